@@ -1,0 +1,58 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+export POWERTRIP_DATA ?= $(abspath ../shared/data)
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("PowerTrip needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+.PHONY: install
+install: $(INSTALLED)  ## Make .venv and install the project with its pinned dependencies
+
+.PHONY: train
+train: $(INSTALLED)  ## Train the default scenario: eight sites on this machine (ARGS="key.sub=value ...")
+	$(BIN)/torchrun --nproc_per_node=8 -m powertrip.train $(ARGS)
+
+.PHONY: compare
+compare: $(INSTALLED)  ## The default scenario under every policy, three seeds, side by side (about 25 minutes)
+	$(BIN)/python -m benchmarks.compare $(ARGS)
+
+.PHONY: test
+test: lint types $(INSTALLED)  ## Lint, types and all tests
+	$(BIN)/pytest $(ARGS)
+
+.PHONY: lint
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+
+.PHONY: types
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+.PHONY: format
+format: $(INSTALLED)  ## Format the code and mend what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: bench-selection
+bench-selection: $(INSTALLED)  ## How long a decision takes, up to 100,000 sites
+	$(BIN)/python -m benchmarks.selection_time $(ARGS)
+
+.PHONY: bench-round
+bench-round: $(INSTALLED)  ## The share of a round that is neither training nor exchange
+	$(BIN)/python -m benchmarks.round_overhead $(ARGS)
+
+.PHONY: clean
+clean:  ## Remove what was installed and built, but no runs
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

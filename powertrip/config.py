@@ -1,0 +1,261 @@
+"""One file describes a run: the settings that each room defines, composed, read and checked."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from powertrip.errors import ConfigError
+from powertrip.exchange.settings import ExchangeSettings
+from powertrip.runtime.settings import GoalSettings, RuntimeSettings
+from powertrip.selection.settings import SelectionSettings
+from powertrip.settings import Settings
+from powertrip.telemetry.settings import TelemetrySettings
+from powertrip.training.settings import (
+    OuterSettings,
+    PartitionSettings,
+    TaskSettings,
+    TrainingSettings,
+)
+from powertrip.world.settings import NetworkSettings, SitesSettings, WorldSettings
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which only true and false are booleans: `off`, `on`, `yes` and `no` are words."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+
+
+def _parse_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)
+
+
+class Config(Settings):
+    """A run: where it takes place, what it learns, how it decides, when it ends."""
+
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of the run: letters, digits, dots, dashes and underscores; part of its folder's name."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of everything random: equal seeds give equal initial models, batches and draws."""
+    goal: GoalSettings = GoalSettings()
+    """When the run ends."""
+    sites: SitesSettings
+    """The sites; rank i of the job is the i-th of them, and the first one is the hub."""
+    network: NetworkSettings
+    """The links between the sites, as the decisions model them."""
+    world: WorldSettings = WorldSettings()
+    """How power becomes speed, and how fast the traces' time passes."""
+    task: TaskSettings = TaskSettings()
+    """What is learned."""
+    partition: PartitionSettings = PartitionSettings()
+    """Which site holds which training samples."""
+    training: TrainingSettings = TrainingSettings()
+    """Local training between two exchanges."""
+    outer: OuterSettings = OuterSettings()
+    """The step that all members take with the mean of their updates."""
+    selection: SelectionSettings = SelectionSettings()
+    """Which sites take part, decided again and again."""
+    exchange: ExchangeSettings = ExchangeSettings()
+    """How members average their updates."""
+    runtime: RuntimeSettings = RuntimeSettings()
+    """How the processes behave."""
+    telemetry: TelemetrySettings = TelemetrySettings()
+    """What is shown and served."""
+
+
+def default_path() -> Path:
+    """The packaged default scenario."""
+    return Path(str(resources.files("powertrip") / "scenarios" / "eight-regions.yaml"))
+
+
+def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Config:
+    """Read a scenario, apply overrides and check everything.
+
+    Parameters
+    ----------
+    path
+        A YAML file; None means the packaged default.
+    overrides
+        Texts ``key.sub=value``; the value is read as YAML, and ``sites.list.0.gpus=4`` reaches
+        into a list.
+
+    Raises
+    ------
+    ConfigError
+        With every problem at once, each with its place in the file.
+    """
+    path = path or default_path()
+    raw = _read_yaml(path)
+    problems: list[str] = []
+    for text in overrides:
+        problem = _apply(raw, text)
+        if problem:
+            problems.append(problem)
+    try:
+        config = Config.model_validate(raw)
+    except ValidationError as error:
+        problems.extend(_describe(detail) for detail in error.errors(include_url=False))
+    if problems:
+        raise ConfigError(problems, str(path))
+    return config
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        raw = _parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError([f"cannot be read: {error.strerror or error}"], str(path)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(["is not UTF-8 text; a scenario is a YAML file"], str(path)) from error
+    except yaml.YAMLError as error:
+        raise ConfigError([f"is not YAML: {' '.join(str(error).split())}"], str(path)) from error
+    if not isinstance(raw, dict):
+        raise ConfigError(["holds no settings; write `sites:` and `network:` at least"], str(path))
+    return raw
+
+
+def _apply(raw: dict[str, Any], text: str) -> str | None:
+    """Apply one override in place; returns what is wrong with it, if anything."""
+    key, equals, value = text.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        return f"{text!r} is no override; write key.sub=value, for example training.lr=0.05"
+    try:
+        parsed = _parse_yaml(value)
+    except yaml.YAMLError:
+        return f"{key}: {value!r} is not YAML; quote it if it holds special characters"
+    node: Any = raw
+    for depth, part in enumerate(parts[:-1]):
+        if isinstance(node, list):
+            found = _element(node, part)
+        else:
+            found = node.get(part)
+            if found is None:
+                found = node[part] = {}
+            elif isinstance(found, str) and part in _SHORT_FOR:
+                found = node[part] = {_SHORT_FOR[part]: found}
+        if not isinstance(found, dict | list):
+            return f"{key}: {'.'.join(parts[: depth + 1])} is no section with settings in it"
+        node = found
+    if isinstance(node, list):
+        if _element(node, parts[-1]) is None:
+            return f"{key}: there is no entry {parts[-1]} in a list of {len(node)}"
+        node[int(parts[-1])] = parsed
+    else:
+        node[parts[-1]] = parsed
+    return None
+
+
+_SHORT_FOR = {"task": "name", "partition": "kind", "outer": "kind"}
+"""Sections that may stand as one word, and the setting in them that the word is for."""
+
+
+def _element(items: list[Any], index: str) -> Any:
+    return items[int(index)] if index.isdecimal() and int(index) < len(items) else None
+
+
+def _describe(detail: ErrorDetails) -> str:
+    where, model = _place(detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        name = str(detail["loc"][-1])
+        known = sorted(model.model_fields) if model else []
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
+        return f"{where}: unknown setting; {hint}" if known else f"{where}: unknown setting"
+    if detail["type"] == "missing":
+        return f"{where}: is missing"
+    if detail["type"] == "union_tag_invalid":
+        tag, expected = detail["ctx"]["tag"], detail["ctx"]["expected_tags"]
+        return f"{where}.kind: {tag!r} is none of {expected}"
+    if detail["type"] == "union_tag_not_found":
+        return f"{where}.kind: is missing"
+    message = detail["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:] if message[1:2].islower() else message
+    shown = detail["input"]
+    if detail["type"] == "value_error" or isinstance(shown, dict | list):
+        return f"{where}: {message}"
+    return f"{where}: {message}, got {shown!r}"
+
+
+def _place(loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel] | None]:
+    """A readable path, and the settings class that its last part belongs to, if any.
+
+    Pydantic names the variant of a union as a part of the location; the file has no such key.
+    """
+    text = ""
+    annotation: Any = Config
+    owner: type[BaseModel] | None = None
+    for part in loc:
+        models = tuple(_models_in(annotation))
+        if isinstance(part, int):
+            text += f"[{part}]"
+            continue
+        variant = next((m for m in models if part in _kinds(m)), None) if len(models) > 1 else None
+        if variant is not None:
+            annotation = variant
+            continue
+        text += f".{part}"
+        owner = models[0] if len(models) == 1 else None
+        field = owner.model_fields.get(part) if owner else None
+        annotation = field.annotation if field else None
+    return text.lstrip(".") or "the file", owner
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    else:
+        for argument in get_args(annotation):
+            yield from _models_in(argument)
+
+
+def _kinds(model: type[BaseModel]) -> tuple[Any, ...]:
+    field = model.model_fields.get("kind")
+    return get_args(field.annotation) if field else ()
+
+
+def dump_config(config: Config) -> str:
+    """A resolved config as YAML, every setting with its description as a comment."""
+    return "\n".join(_dump_model(config, 0)) + "\n"
+
+
+def _dump_model(model: BaseModel, depth: int) -> Iterator[str]:
+    pad = "  " * depth
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        for line in (field.description or "").splitlines():
+            yield f"{pad}# {line.strip()}"
+        if isinstance(value, BaseModel):
+            yield f"{pad}{name}:"
+            yield from _dump_model(value, depth + 1)
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            yield f"{pad}{name}:"
+            for item in value:
+                # A list of models is long: its comments would be repeated for every entry.
+                plain = item.model_dump(mode="json", exclude_defaults=False)
+                yield f"{pad}  - {_flow(plain)}"
+        else:
+            plain = model.model_dump(mode="json", include={name})[name]
+            yield f"{pad}{name}: {_flow(plain)}"
+
+
+def _flow(value: Any) -> str:
+    text = yaml.safe_dump(
+        value, default_flow_style=True, sort_keys=False, width=100_000, allow_unicode=True
+    )
+    return text.removesuffix("\n").removesuffix("\n...")

@@ -1,0 +1,1 @@
+"""Moving updates between sites."""

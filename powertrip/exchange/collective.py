@@ -1,0 +1,67 @@
+"""What the members compute together."""
+
+from __future__ import annotations
+
+import torch
+
+from powertrip.exchange.errors import ExchangeError
+from powertrip.exchange.group import Group
+
+
+class WeightedMean:
+    """The mean of the members' updates, weighted by the samples behind each.
+
+    The weight travels in one slot behind the update, so a round costs a single all-reduce.
+
+    Parameters
+    ----------
+    size
+        Elements of an update.
+    device
+        Where updates are.
+    """
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._buffer = torch.zeros(size + 1, dtype=torch.float32, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one update as it travels."""
+        return self._buffer.nbytes
+
+    @property
+    def update(self) -> torch.Tensor:
+        """Where the caller writes its update before `over` and reads the mean after; ``[size]``."""
+        return self._buffer[:-1]
+
+    def over(self, group: Group, weight: float) -> float:
+        """Replace `update` by the weighted mean over the group.
+
+        Parameters
+        ----------
+        weight
+            This member's weight, for example the samples it trained on; 0 takes part without a say.
+
+        Returns
+        -------
+        float
+            The members' total weight.
+
+        Raises
+        ------
+        ExchangeError
+            The exchange failed, or no member had any weight.
+        """
+        self.update.mul_(weight)
+        self._buffer[-1] = weight
+        group.all_reduce_sum(self._buffer)
+        total = float(self._buffer[-1])
+        if not total > 0:
+            raise ExchangeError(
+                "averaging",
+                site="of every member",
+                generation=group.generation,
+                reason="no member trained on a single sample",
+            )
+        self.update.div_(total)
+        return total

@@ -1,0 +1,27 @@
+"""What can go wrong between the members of a generation."""
+
+from __future__ import annotations
+
+from powertrip.errors import InputError, PowerTripError
+
+
+class ExchangeError(PowerTripError):
+    """A collective or the building of a group failed; the group is of no more use.
+
+    Parameters
+    ----------
+    action
+        What was being done, e.g. ``"all-reduce"``.
+    site, generation
+        Whose process noticed it, in which generation.
+    reason
+        What the collectives library said.
+    """
+
+    def __init__(self, action: str, *, site: str, generation: int, reason: str) -> None:
+        self.action, self.site, self.generation = action, site, generation
+        super().__init__(f"{action} failed at site {site} in generation {generation}: {reason}")
+
+
+class BackendUnusable(InputError):
+    """The collectives library that the settings name cannot work here."""

@@ -1,0 +1,406 @@
+"""The coordinator: it decides who trains, commits rounds, and ends the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import torch
+
+from powertrip import __version__
+from powertrip.errors import PowerTripError
+from powertrip.runtime.accounts import RoundAccount, round_event
+from powertrip.runtime.control import Inbox, Log, StoreFactory, delete_prefix
+from powertrip.runtime.errors import SiteFailed, SitesSilent
+from powertrip.runtime.membership import HUB, plan_transfers
+from powertrip.runtime.messages import (
+    Begin,
+    Commit,
+    Failure,
+    Finished,
+    Mail,
+    Ready,
+    Report,
+    Stop,
+    StopRequest,
+)
+from powertrip.runtime.observer import Observer
+from powertrip.runtime.setup import Setup
+from powertrip.runtime.timekeeping import MeasuredTime, ModelledTime, Timekeeper
+from powertrip.selection.policy import build_policy
+from powertrip.selection.types import Decision
+from powertrip.telemetry import events
+from powertrip.telemetry.events import Outcome
+from powertrip.telemetry.report import Summary
+from powertrip.telemetry.telemetry import Telemetry
+from powertrip.world.world import World
+
+BUDGET_EXIT_CODE = 3
+"""Exit code of a run that ends with its budget, short of its target."""
+
+_LAG_SHARE = 0.2  # of local training, beyond which the emulated pace is not the modelled one
+
+
+class Interrupted(PowerTripError):
+    """The run was asked to stop before its first round."""
+
+    def __init__(self, number: int) -> None:
+        self.exit_code = 128 + number
+        super().__init__("interrupted before the first round")
+
+
+class Coordinator:
+    """Runs the job from rank 0's node; it trains nothing itself.
+
+    Parameters
+    ----------
+    setup
+        The resolved scenario.
+    world
+        Its facts.
+    connect
+        Makes a store client.
+    telemetry
+        Is handed every event; owned by the caller.
+    """
+
+    def __init__(
+        self, setup: Setup, world: World, connect: StoreFactory, telemetry: Telemetry
+    ) -> None:
+        self._setup, self._config, self._world = setup, setup.config, world
+        self._store = connect()
+        self._log, self._inbox = Log(self._store), Inbox(self._store)
+        self._telemetry = telemetry
+        self._policy = build_policy(self._config.selection)
+        self._target = self._config.goal.target
+
+        self._decision: Decision | None = None
+        self._generation = 0
+        self._members: tuple[int, ...] = ()
+        self._holders: set[int] = set()
+        self._round = 0
+        self._stop: Stop | None = None
+        self._signal: int | None = None
+        self._finished: set[int] = set()
+        self._lag_warned = False
+
+    def run(self) -> Summary:
+        """Run the job to its end.
+
+        Returns
+        -------
+        Summary
+            With the exit code in it.
+
+        Raises
+        ------
+        PowerTripError
+            The run failed before it had begun; the sites have been told to end.
+        """
+        try:
+            ready = self._await_sites()
+        except PowerTripError:
+            self._publish_stop(after_round=0)
+            raise
+        observer = Observer(self._world, self._config, ready)
+        self._observer = observer
+        modelled = self._config.selection.clock == "modelled"
+        self._time: Timekeeper = ModelledTime(observer) if modelled else MeasuredTime()
+        self._announce(ready)
+        first = ready[HUB].digest
+        self._holders = {r.site for r in ready if r.digest == first}
+        try:
+            outcome, exit_code = self._train()
+        except PowerTripError as error:
+            outcome, exit_code = self._fail(error)
+        self._await_finished()
+        return self._telemetry.end(outcome, exit_code, time_s=self._time.now_s())
+
+    def _await_sites(self) -> list[Ready]:
+        sites = range(len(self._world.names))
+        ready: dict[int, Ready] = {}
+        limit_s = self._config.runtime.start_limit_s
+        deadline_s = time.monotonic() + limit_s
+        while missing := [site for site in sites if site not in ready]:
+            mail = self._receive(deadline_s, missing, "starting", limit_s, "runtime.start_limit_s")
+            if isinstance(mail, Ready):
+                ready[mail.site] = mail
+            if self._signal is not None:
+                raise Interrupted(self._signal)
+        return [ready[site] for site in sites]
+
+    def _announce(self, ready: Sequence[Ready]) -> None:
+        config = self._config
+        self._telemetry.emit(
+            events.RunStarted(
+                time_s=0.0,
+                run_id=self._telemetry.run_dir.name,
+                run_dir=str(self._telemetry.run_dir),
+                name=config.name,
+                sites=self._world.names,
+                policy=config.selection.policy,
+                seed=config.seed,
+                target=self._target,
+                powertrip_version=__version__,
+                torch_version=torch.__version__,
+                backend=ready[HUB].backend,
+                pacing=config.runtime.pacing,
+                clock=config.selection.clock,
+                metrics_url=self._telemetry.metrics_url,
+            )
+        )
+        for text in self._world.warnings:
+            self._telemetry.emit(events.Warned(time_s=0.0, text=text))
+
+    def _train(self) -> tuple[Outcome, int]:
+        while True:
+            decision, begin, rebuild = self._decide()
+            for round_ in range(begin.first_round, begin.first_round + begin.rounds):
+                reports = self._collect(begin, round_)
+                if reports is None:
+                    return self._interrupted()
+                end = self._commit(decision, begin, reports, rebuild=rebuild)
+                if end is not None:
+                    return end
+                rebuild = False
+
+    def _decide(self) -> tuple[Decision, Begin, bool]:
+        """Decide, publish the new generation, record it; returns whether its group is new."""
+        self._generation += 1
+        goal = self._config.goal
+        observation = self._observer.observe(
+            time_s=self._time.now_s(),
+            next_round=self._round + 1,
+            generation=self._generation,
+            members=self._members,
+            previous=self._decision,
+        )
+        started_s = time.perf_counter()
+        decision = self._policy.decide(observation)
+        decide_s = time.perf_counter() - started_s
+        rebuild = set(decision.members) != set(self._members)
+        begin = Begin(
+            generation=self._generation,
+            members=decision.members,
+            steps=decision.work.steps,
+            deadline_s=decision.work.deadline_s,
+            first_round=self._round + 1,
+            rounds=min(decision.rounds, goal.max_rounds - self._round),
+            transfers=plan_transfers(decision.members, self._holders),
+            clock_s=self._time.begin(rebuild=rebuild),
+        )
+        self._log.append(begin)
+        names = self._world.names
+        self._telemetry.emit(
+            events.Decision(
+                time_s=observation.time_s,
+                generation=self._generation,
+                round=begin.first_round,
+                members=tuple(names[site] for site in decision.members),
+                policy=decision.policy,
+                reason=decision.reason,
+                predicted_round_s=decision.predicted_round_s,
+                rounds=begin.rounds,
+                steps=begin.steps,
+                deadline_s=begin.deadline_s,
+                candidates=tuple(
+                    events.Candidate(**candidate.to_json()) for candidate in decision.candidates
+                ),
+                decide_s=decide_s,
+                power_w=dict(zip(names, observation.power_w.tolist(), strict=True)),
+                throughput=dict(zip(names, observation.throughput.tolist(), strict=True)),
+                communication_correction=observation.communication_correction,
+                observation=observation.to_json(),
+            )
+        )
+        self._decision, self._members = decision, decision.members
+        return decision, begin, rebuild
+
+    def _collect(self, begin: Begin, round_: int) -> list[Report] | None:
+        """All members' reports of a round; None if the run stops and they do not come in time."""
+        reports: dict[int, Report] = {}
+        limit_s = self._config.runtime.silence_limit_s
+        deadline_s = time.monotonic() + limit_s
+        while missing := [site for site in begin.members if site not in reports]:
+            try:
+                mail = self._receive(
+                    deadline_s,
+                    missing,
+                    f"in round {round_} of generation {begin.generation}",
+                    limit_s,
+                    "runtime.silence_limit_s",
+                )
+            except SitesSilent:
+                if self._stop is None:
+                    raise
+                return None
+            if isinstance(mail, StopRequest) and self._stop is None:
+                # Members may be in this round's exchange already, so it is finished, and shortened.
+                self._publish_stop(after_round=round_, holders=begin.members)
+                deadline_s = time.monotonic() + self._config.runtime.stop_grace_s
+            if (
+                isinstance(mail, Report)
+                and (mail.generation, mail.round) == (begin.generation, round_)
+                and mail.site in begin.members
+            ):
+                reports[mail.site] = mail
+        return [reports[site] for site in begin.members]
+
+    def _receive(
+        self, deadline_s: float, missing: Sequence[int], doing: str, limit_s: float, setting: str
+    ) -> Mail:
+        """The next message; a failure that a site reports is raised here."""
+        mail = self._inbox.receive(deadline_s - time.monotonic())
+        names = self._world.names
+        if mail is None:
+            raise SitesSilent([names[site] for site in missing], doing, limit_s, setting)
+        if isinstance(mail, StopRequest):
+            self._signal = self._signal or mail.signal
+        elif isinstance(mail, Failure):
+            if not mail.survives:
+                self._finished.add(mail.site)
+            raise SiteFailed(names[mail.site], mail.error, mail.text, mail.exit_code)
+        return mail
+
+    def _commit(
+        self, decision: Decision, begin: Begin, reports: list[Report], *, rebuild: bool
+    ) -> tuple[Outcome, int] | None:
+        """Record a round, let the members go on or stop them, and account for it."""
+        account = self._time.account(begin, reports)
+        event = round_event(
+            reports,
+            self._world,
+            account=account,
+            predicted_round_s=decision.predicted_round_s,
+        )
+        self._round = event.round
+        self._holders = set(begin.members)
+        end = self._end_after(event)
+        if end is not None:
+            self._publish_stop(after_round=event.round, holders=begin.members)
+        else:
+            self._log.append(Commit(generation=begin.generation, round=event.round))
+        if rebuild:
+            self._record_rebuild(begin, reports, account)
+        self._telemetry.emit(event)
+        self._warn_of_lag(reports, event)
+        self._observer.learn_round(
+            begin,
+            account.start_s + account.times.rebuild_s,
+            reports,
+            account.times.exchange_s,
+            event.validation_loss,
+        )
+        return end
+
+    def _end_after(self, event: events.Round) -> tuple[Outcome, int] | None:
+        goal = self._config.goal
+        if self._target is not None and self._target.met(event.value(self._target.metric)):
+            return "reached", 0
+        if self._signal is not None:
+            return self._interrupted()
+        if event.round >= goal.max_rounds or (goal.max_s and event.time_s >= goal.max_s):
+            return "budget", 0 if self._target is None else BUDGET_EXIT_CODE
+        return None
+
+    def _interrupted(self) -> tuple[Outcome, int]:
+        assert self._signal is not None
+        return "interrupted", 128 + self._signal
+
+    def _record_rebuild(
+        self, begin: Begin, reports: Sequence[Report], account: RoundAccount
+    ) -> None:
+        delete_prefix(self._store, "group")  # every member is connected: nobody reads them again
+        names = self._world.names
+        self._telemetry.emit(
+            events.Rebuild(
+                time_s=account.start_s + account.times.rebuild_s,
+                generation=begin.generation,
+                members=tuple(names[site] for site in begin.members),
+                newcomers=tuple(names[t.newcomer] for t in begin.transfers),
+                seconds=account.times.rebuild_s,
+                join_bytes=sum(report.joined_bytes for report in reports),
+            )
+        )
+        self._observer.learn_rebuild(account.times.rebuild_s)
+
+    def _warn_of_lag(self, reports: Sequence[Report], event: events.Round) -> None:
+        slow = max(reports, key=lambda report: report.lag_s)
+        if self._lag_warned or slow.lag_s <= _LAG_SHARE * slow.local_s:
+            return
+        self._lag_warned = True
+        self._telemetry.emit(
+            events.Warned(
+                time_s=event.time_s,
+                site=self._world.names[slow.site],
+                text=(
+                    f"this machine is too slow for the modelled pace: local training took "
+                    f"{slow.local_s:.2f} s, {slow.lag_s:.2f} s more than the site's power allows "
+                    "for; lower samples_per_s of the sites (said once)"
+                ),
+            )
+        )
+
+    def _publish_stop(self, *, after_round: int, holders: Collection[int] = ()) -> None:
+        if self._stop is not None:
+            return
+        # On the hub's machine the file is at hand.
+        keeper = None if not holders else HUB if HUB in holders else next(iter(holders))
+        self._stop = Stop(
+            after_round=after_round,
+            keeper=keeper,
+            checkpoint=str(Path(self._telemetry.run_dir).resolve() / "checkpoint.pt"),
+        )
+        self._log.append(self._stop)
+
+    def _fail(self, error: PowerTripError) -> tuple[Outcome, int]:
+        self._publish_stop(after_round=self._round, holders=sorted(self._holders - self._finished))
+        self._telemetry.emit(
+            events.Failure(
+                time_s=self._time.now_s(),
+                kind=error.kind if isinstance(error, SiteFailed) else type(error).__name__,
+                site=error.site if isinstance(error, SiteFailed) else None,
+                text=str(error),
+                generation=self._generation,
+                round=self._round + 1,
+            )
+        )
+        return "failed", error.exit_code
+
+    def _await_finished(self) -> None:
+        """Give the sites time to end, and learn where the model was saved."""
+        sites = set(range(len(self._world.names)))
+        deadline_s = time.monotonic() + self._config.runtime.stop_grace_s
+        while sites - self._finished:
+            mail = self._inbox.receive(deadline_s - time.monotonic())
+            if mail is None:
+                missing = [self._world.names[s] for s in sorted(sites - self._finished)]
+                text = f"did not end in time: {', '.join(missing)}"
+                self._telemetry.emit(events.Warned(time_s=self._time.now_s(), text=text))
+                return
+            if isinstance(mail, Finished):
+                self._finished.add(mail.site)
+                self._record_checkpoint(mail)
+            elif isinstance(mail, Failure) and not mail.survives:
+                self._finished.add(mail.site)
+
+    def _record_checkpoint(self, mail: Finished) -> None:
+        now_s = self._time.now_s()
+        site = self._world.names[mail.site]
+        if mail.checkpoint_error is not None:
+            self._telemetry.emit(
+                events.Warned(
+                    time_s=now_s, site=site, text=f"no checkpoint: {mail.checkpoint_error}"
+                )
+            )
+        elif mail.checkpoint is not None:
+            self._telemetry.emit(
+                events.Checkpoint(
+                    time_s=now_s,
+                    path=mail.checkpoint,
+                    bytes=mail.checkpoint_bytes,
+                    seconds=mail.checkpoint_s,
+                    round=self._round,
+                )
+            )

@@ -1,0 +1,198 @@
+"""What the coordinator and the sites tell each other, as JSON that is validated on arrival.
+
+The coordinator speaks to all sites at once through one ordered log (`Begin`, `Commit`, `Stop`);
+sites speak to the coordinator through its inbox (`Ready`, `Report`, `StopRequest`, `Failure`,
+`Finished`). Every message carries the generation or the round that it belongs to.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from powertrip.errors import PowerTripError
+from powertrip.runtime.errors import ControlPlaneError
+
+
+class Message(BaseModel):
+    """Base of all messages."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def encode(self) -> bytes:
+        """The message as UTF-8 JSON."""
+        return self.model_dump_json().encode()
+
+
+class Transfer(Message):
+    """One site gives another the current model and outer state."""
+
+    donor: int
+    newcomer: int
+
+
+class Begin(Message):
+    """A new generation: who trains, on what terms, for how many rounds."""
+
+    kind: Literal["begin"] = "begin"
+    generation: int
+    members: tuple[int, ...]
+    steps: tuple[int, ...] | None
+    """Local steps per member, in order; null where the members have deadlines."""
+    deadline_s: tuple[float, ...] | None
+    """Seconds after the round's start at which each member's local training ends."""
+    first_round: int
+    rounds: int
+    transfers: tuple[Transfer, ...]
+    clock_s: float
+    """The training clock at the moment of publication."""
+
+
+class Commit(Message):
+    """Round `round` is part of the run: its members may enter the next exchange."""
+
+    kind: Literal["commit"] = "commit"
+    generation: int
+    round: int
+
+
+class Stop(Message):
+    """The run ends when round `after_round` is done; whatever was begun beyond it is dropped."""
+
+    kind: Literal["stop"] = "stop"
+    after_round: int
+    keeper: int | None
+    """The site that saves the model; null when there is nothing to save."""
+    checkpoint: str
+    """The file that it saves it to."""
+
+
+class Ready(Message):
+    """A site has built its model and follows the log."""
+
+    kind: Literal["ready"] = "ready"
+    site: int
+    samples: int
+    steps: int
+    """Local steps of one round by the training settings."""
+    update_bytes: int
+    digest: str
+    backend: str
+
+
+class Tally(Message):
+    """One member's share of an evaluation."""
+
+    correct: float
+    loss_sum: float
+    count: int
+
+
+class Report(Message):
+    """One member's account of a round."""
+
+    kind: Literal["report"] = "report"
+    site: int
+    generation: int
+    round: int
+    steps: int
+    samples: int
+    loss: float
+    local_s: float
+    lag_s: float
+    """Seconds by which local training ended after its modelled end."""
+    exchange_s: float
+    evaluation_s: float
+    bytes_sent: int
+    digest: str
+    validation: Tally | None
+    test: Tally | None
+    rebuild_s: float
+    """Seconds for building the group and fetching the model, in a generation's first round."""
+    joined_bytes: int
+    """Bytes sent to newcomers, in a generation's first round."""
+
+
+class StopRequest(Message):
+    """A process of the run was asked to stop."""
+
+    kind: Literal["stop_request"] = "stop_request"
+    site: int
+    signal: int
+
+
+class Failure(Message):
+    """A site cannot go on."""
+
+    kind: Literal["failure"] = "failure"
+    site: int
+    error: str
+    text: str
+    exit_code: int
+    survives: bool = False
+    """Whether the site still holds the last commit and follows the log to its end."""
+
+    @classmethod
+    def of(cls, error: PowerTripError, site: int, *, survives: bool = False) -> Self:
+        """The message that tells of an error."""
+        return cls(
+            site=site,
+            error=type(error).__name__,
+            text=str(error),
+            exit_code=error.exit_code,
+            survives=survives,
+        )
+
+
+class Finished(Message):
+    """A site has ended its work; its process exits next."""
+
+    kind: Literal["finished"] = "finished"
+    site: int
+    checkpoint: str | None = None
+    checkpoint_bytes: int = 0
+    checkpoint_s: float = 0.0
+    checkpoint_error: str | None = None
+
+
+_T = TypeVar("_T")
+
+Entry = Begin | Commit | Stop
+Mail = Ready | Report | StopRequest | Failure | Finished
+
+_ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="kind")])
+_MAIL: TypeAdapter[Mail] = TypeAdapter(Annotated[Mail, Field(discriminator="kind")])
+
+
+def decode_entry(data: bytes) -> Entry:
+    """Read an entry of the coordinator's log.
+
+    Raises
+    ------
+    ControlPlaneError
+        The bytes are no entry.
+    """
+    return _decode(_ENTRY, data)
+
+
+def decode_mail(data: bytes) -> Mail:
+    """Read a message to the coordinator.
+
+    Raises
+    ------
+    ControlPlaneError
+        The bytes are no such message.
+    """
+    return _decode(_MAIL, data)
+
+
+def _decode(adapter: TypeAdapter[_T], data: bytes) -> _T:
+    try:
+        return adapter.validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ControlPlaneError(
+            f"a message on the control plane cannot be read: {where}: {first['msg']}"
+        ) from error

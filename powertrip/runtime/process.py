@@ -1,0 +1,123 @@
+"""The two kinds of child process that a supervisor starts: a site, and the coordinator.
+
+``python -m powertrip.runtime.process site|coordinator``, with the setup on standard input.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from powertrip.config import Config, dump_config
+from powertrip.errors import InputError, PowerTripError
+from powertrip.runtime.control import Outbox, job_store
+from powertrip.runtime.coordinator import Coordinator
+from powertrip.runtime.errors import ControlPlaneError
+from powertrip.runtime.membership import HUB, site_of_rank
+from powertrip.runtime.messages import Failure, StopRequest
+from powertrip.runtime.setup import Setup
+from powertrip.runtime.signals import StopSignals
+from powertrip.runtime.site import Site
+from powertrip.telemetry.telemetry import Telemetry
+
+ROLES = ("site", "coordinator")
+
+
+def complain(text: str) -> None:
+    """Tell the user of an error, on standard error."""
+    print(f"powertrip: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def make_run_dir(config: Config) -> Path:
+    """Make the run's own folder; two runs that start at once get two.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be made.
+    """
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    name = f"{config.name}-{config.selection.policy}-{stamp}-{secrets.token_hex(2)}"
+    path = Path(config.runtime.run_dir) / name
+    try:
+        path.mkdir(parents=True)
+        (path / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"runtime.run_dir: {path} cannot be written: {error.strerror or error}"
+        ) from error
+    return path
+
+
+def run_coordinator(setup: Setup) -> int:
+    """Run the coordinator; returns the exit code of the run."""
+
+    def request_stop(number: int) -> None:
+        Outbox(job_store()).send(StopRequest(site=HUB, signal=number))
+
+    with StopSignals(request_stop):
+        run_dir = make_run_dir(setup.config)
+        with Telemetry(setup.config.telemetry, run_dir) as telemetry:
+            coordinator = Coordinator(
+                setup, setup.build_world(), lambda: job_store(host_store=True), telemetry
+            )
+            summary = coordinator.run()
+    if setup.json_summary:
+        print(summary.model_dump_json(), flush=True)  # noqa: T201
+    assert summary.exit_code is not None
+    return summary.exit_code
+
+
+def run_site(setup: Setup, index: int) -> int:
+    """Run one site; returns its exit code, 0 whenever it has ended as it was told to."""
+
+    def tell(failure: Failure) -> None:
+        try:
+            Outbox(job_store(timeout_s=5.0)).send(failure)
+        except ControlPlaneError as error:
+            complain(f"site {index} cannot tell the coordinator: {error}\n  {failure.text}")
+
+    def request_stop(number: int) -> None:
+        Outbox(job_store()).send(StopRequest(site=index, signal=number))
+
+    try:
+        with StopSignals(request_stop):
+            site = Site(
+                setup,
+                setup.build_world(),
+                index,
+                job_store,
+                local_rank=int(os.environ["LOCAL_RANK"]),
+                local_processes=int(os.environ["LOCAL_WORLD_SIZE"]),
+            )
+            site.run()
+    except PowerTripError as error:
+        tell(Failure.of(error, index))
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001 (whatever a user's own task raises)
+        traceback.print_exc()
+        text = f"{error}; its traceback is on standard error"
+        tell(Failure(site=index, error=type(error).__name__, text=text, exit_code=1))
+        return 1
+    return 0
+
+
+def main() -> int:
+    """Run as the role that the only argument names."""
+    role = sys.argv[1]
+    setup = Setup.decode(sys.stdin.buffer.read())
+    if role == "site":
+        return run_site(setup, site_of_rank(int(os.environ["RANK"])))
+    try:
+        return run_coordinator(setup)
+    except PowerTripError as error:
+        complain(str(error))
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""What each process of a run is given, and what each builds from it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from powertrip.config import Config
+from powertrip.world.world import World, build_world
+
+DATA_VARIABLE = "POWERTRIP_DATA"
+
+
+def data_folder() -> Path | None:
+    """The folder of data sets and traces that the environment names, if any."""
+    value = os.environ.get(DATA_VARIABLE)
+    return Path(value) if value else None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The resolved scenario as it is handed to every process.
+
+    Attributes
+    ----------
+    config
+        The resolved settings.
+    base_dir
+        Folder of the configuration file; relative paths in it start there.
+    json_summary
+        End standard output with the summary as one line of JSON.
+    """
+
+    config: Config
+    base_dir: Path
+    json_summary: bool = False
+
+    def encode(self) -> bytes:
+        """As JSON, for a child process's standard input."""
+        return json.dumps(
+            {
+                "config": self.config.model_dump(mode="json"),
+                "base_dir": str(self.base_dir),
+                "json_summary": self.json_summary,
+            }
+        ).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """The inverse of `encode`."""
+        fields = json.loads(data)
+        return cls(
+            config=Config.model_validate(fields["config"]),
+            base_dir=Path(fields["base_dir"]),
+            json_summary=fields["json_summary"],
+        )
+
+    def build_world(self) -> World:
+        """The facts of the scenario: sites, power, network."""
+        config = self.config
+        return build_world(
+            config.sites,
+            config.network,
+            config.world,
+            seed=config.seed,
+            data_dir=data_folder(),
+            base_dir=self.base_dir,
+        )

@@ -1,0 +1,352 @@
+"""One site of the run: it follows the coordinator's log and trains when it is a member."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from powertrip.exchange.collective import WeightedMean
+from powertrip.exchange.errors import ExchangeError
+from powertrip.exchange.group import Group, choose_backend
+from powertrip.runtime.checkpoint import CheckpointUnwritable, save_checkpoint
+from powertrip.runtime.clock import TrainingClock
+from powertrip.runtime.control import LogReader, Outbox, StoreFactory
+from powertrip.runtime.errors import ControlPlaneError
+from powertrip.runtime.messages import (
+    Begin,
+    Commit,
+    Failure,
+    Finished,
+    Ready,
+    Report,
+    Stop,
+    Tally,
+)
+from powertrip.runtime.pacing import Pacer
+from powertrip.runtime.round_model import RoundModel
+from powertrip.runtime.setup import Setup, data_folder
+from powertrip.training.device import prepare_torch
+from powertrip.training.digest import digest
+from powertrip.training.evaluation import evaluate
+from powertrip.training.flat import initial_model
+from powertrip.training.local import LocalResult, LocalTrainer
+from powertrip.training.outer import build_outer
+from powertrip.training.partition import partition
+from powertrip.training.task import load_task
+from powertrip.world.world import World
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """What the beginning of a generation has cost."""
+
+    seconds: float
+    bytes_sent: int
+
+
+class Site:
+    """One site's share of a run, from its first report to its last.
+
+    Parameters
+    ----------
+    setup
+        The resolved scenario.
+    world
+        Its facts.
+    index
+        Which site this is.
+    connect
+        Makes a store client; the site uses one for the control plane, one for groups, and one in
+        the thread that follows the log.
+    local_rank, local_processes
+        This process's place among those of its machine, to choose a device.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        world: World,
+        index: int,
+        connect: StoreFactory,
+        *,
+        local_rank: int = 0,
+        local_processes: int = 1,
+    ) -> None:
+        config = setup.config
+        self.index, self.name = index, world.names[index]
+        self._setup, self._config, self._world = setup, config, world
+        self._connect = connect
+        self._device = prepare_torch(config.training, local_rank=local_rank)
+        self._backend = choose_backend(
+            config.exchange.backend,
+            self._device,
+            own_gpu=local_processes <= torch.cuda.device_count(),
+        )
+        self._task = load_task(
+            config.task, data_dir=data_folder(), base_dir=setup.base_dir, seed=config.seed
+        )
+        shares = partition(config.partition, self._task, len(world.names), config.seed)
+        self._model = initial_model(self._task, seed=config.seed, device=self._device)
+        self._trainer = LocalTrainer(
+            self._task, shares[index], config.training, config.seed, index, self._model
+        )
+        self._samples = len(shares[index])
+        self._committed = self._model.vector.clone()
+        self._outer = build_outer(
+            config.outer,
+            size=self._committed.numel(),
+            parameters_size=self._model.parameters_size,
+            device=self._device,
+        )
+        self._mean = WeightedMean(self._committed.numel(), self._device)
+        self._round_model = RoundModel(world, config, update_bytes=self._mean.nbytes)
+        self._clock = TrainingClock()
+        self._modelled_clock = config.selection.clock == "modelled"
+
+        self._group: Group | None = None
+        self._last_round = 0
+        self._stop: Stop | None = None
+
+    def run(self) -> None:
+        """Take part until the log says stop.
+
+        Raises
+        ------
+        PowerTripError
+            The exchange, the control plane or the task failed; the coordinator has been told
+            where it could still be reached.
+        """
+        config = self._config
+        control = self._connect()
+        self._outbox = Outbox(control)
+        self._group_store = self._connect()
+        self._log = LogReader(
+            self._connect, site=self.name, silence_limit_s=config.runtime.silence_limit_s
+        )
+        try:
+            self._outbox.send(self._ready())
+            failed: ExchangeError | None = None
+            while self._stop is None:
+                entry = self._log.next()
+                if isinstance(entry, Stop):
+                    self._stop = entry
+                elif isinstance(entry, Begin) and not self._concerns(entry):
+                    self._leave_group()
+                elif isinstance(entry, Begin) and failed is None:
+                    try:
+                        self._serve(entry)
+                    except ExchangeError as error:  # this site still holds the last commit
+                        failed = error
+                        self._leave_group()  # so that the others learn of it at once
+                        self._outbox.send(Failure.of(error, self.index, survives=True))
+            self._finish(self._stop)
+            if failed is not None:
+                raise failed
+        finally:
+            self._leave_group()
+            self._log.close()
+
+    def _ready(self) -> Ready:
+        return Ready(
+            site=self.index,
+            samples=self._samples,
+            steps=self._config.training.steps_per_round(self._samples),
+            update_bytes=self._mean.nbytes,
+            digest=self._digest(),
+            backend=self._backend,
+        )
+
+    def _digest(self) -> str:
+        return digest(self._committed, self._outer.state)
+
+    def _concerns(self, begin: Begin) -> bool:
+        return self.index in begin.members or any(t.donor == self.index for t in begin.transfers)
+
+    def _serve(self, begin: Begin) -> None:
+        """Take part in one generation: join, then round after round until the next decision."""
+        self._clock.set(begin.clock_s)
+        self._clock_at_round_s = begin.clock_s
+        group, joined = self._join(begin)
+        if group is None:
+            return
+        for round_ in range(begin.first_round, begin.first_round + begin.rounds):
+            trained = self._train(begin, round_)
+            # A generation's first round follows a decision, which follows the commit before it.
+            if round_ > begin.first_round and not self._may_exchange(round_ - 1):
+                return
+            self._complete(begin, round_, group, trained, joined)
+            joined = _Joined(0.0, 0)
+        self._await_commit(begin.first_round + begin.rounds - 1)
+
+    def _join(self, begin: Begin) -> tuple[Group | None, _Joined]:
+        """Come into the generation's group, and give or take the model; None for a mere donor."""
+        started_s = time.monotonic()
+        before = 0
+        if self._group is not None and set(self._group.members) != set(begin.members):
+            self._leave_group()
+        outsiders = {t.donor for t in begin.transfers} - set(begin.members)
+        if outsiders:
+            # Nobody who stays holds the model: one who leaves hands it over in a group apart.
+            involved = (*sorted(outsiders), *begin.members)
+            with self._build_group(begin.generation, involved, "handover") as handover:
+                self._transfer(handover, begin)
+                before += handover.bytes_sent
+        if self.index not in begin.members:
+            return None, _Joined(0.0, 0)
+        if self._group is None:
+            self._group = self._build_group(begin.generation, begin.members, "members")
+        sent_before = self._group.bytes_sent
+        if not outsiders:
+            self._transfer(self._group, begin)
+        self._model.vector.copy_(self._committed)
+        sent = before + self._group.bytes_sent - sent_before
+        return self._group, _Joined(time.monotonic() - started_s, sent)
+
+    def _build_group(self, generation: int, members: tuple[int, ...], purpose: str) -> Group:
+        return Group(
+            self._group_store,
+            generation=generation,
+            members=members,
+            site=self.index,
+            name=self.name,
+            backend=self._backend,
+            timeout_s=self._config.exchange.timeout_s,
+            purpose=purpose,
+        )
+
+    def _leave_group(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            group.close()
+
+    def _transfer(self, group: Group, begin: Begin) -> None:
+        for transfer in begin.transfers:
+            for tensor in (self._committed, self._outer.state):
+                if tensor.numel() == 0:
+                    continue
+                if transfer.donor == self.index:
+                    group.send(tensor, transfer.newcomer)
+                elif transfer.newcomer == self.index:
+                    group.receive(tensor, transfer.donor)
+
+    def _train(self, begin: Begin, round_: int) -> tuple[LocalResult, float, float]:
+        """Train locally; returns the result, the seconds it took and how far it lagged behind."""
+        place = begin.members.index(self.index)
+        started_s = time.monotonic()
+        pacer = Pacer(
+            self._world,
+            self.index,
+            self._clock_at_round_s if self._modelled_clock else self._clock.now_s(),
+            batch_size=self._config.training.batch_size,
+            steps=None if begin.steps is None else begin.steps[place],
+            deadline_s=None if begin.deadline_s is None else begin.deadline_s[place],
+            paced=self._config.runtime.pacing == "modelled",
+            modelled_clock=self._modelled_clock,
+            stop=self._log.stop_seen,
+        )
+        result = self._trainer.train(round_, pacer)
+        return result, time.monotonic() - started_s, pacer.lag_s
+
+    def _may_exchange(self, previous_round: int) -> bool:
+        """Whether the round before is committed; if the run stops there, this round is dropped."""
+        self._await_commit(previous_round)
+        if self._stop is None:
+            return True
+        self._model.vector.copy_(self._committed)
+        return False
+
+    def _await_commit(self, round_: int) -> None:
+        entry = self._log.next()
+        if isinstance(entry, Stop):
+            self._stop = entry
+        elif not isinstance(entry, Commit) or entry.round != round_:
+            raise ControlPlaneError(
+                f"site {self.name} expected the commit of round {round_} and read {entry!r}"
+            )
+
+    def _complete(
+        self,
+        begin: Begin,
+        round_: int,
+        group: Group,
+        trained: tuple[LocalResult, float, float],
+        joined: _Joined,
+    ) -> None:
+        """Exchange, take the outer step, evaluate this member's share, report."""
+        local, local_s, lag_s = trained
+        assert local.loss is not None  # the pace always allows a first step
+        sent_before = group.bytes_sent
+        started_s = time.monotonic()
+        torch.sub(self._committed, self._model.vector, out=self._mean.update)
+        self._mean.over(group, weight=local.samples)
+        exchange_s = time.monotonic() - started_s
+        self._outer.step(self._committed, self._mean.update)
+        self._model.vector.copy_(self._committed)
+        self._last_round = round_
+
+        started_s = time.monotonic()
+        validation, test = self._evaluate(begin, round_)
+        evaluation_s = time.monotonic() - started_s
+        self._clock.set_apart(evaluation_s)
+        if self._modelled_clock:
+            self._clock_at_round_s += self._round_model.round_s(begin, self._clock_at_round_s)
+        self._outbox.send(
+            Report(
+                site=self.index,
+                generation=begin.generation,
+                round=round_,
+                steps=local.steps,
+                samples=local.samples,
+                loss=local.loss,
+                local_s=local_s,
+                lag_s=lag_s,
+                exchange_s=exchange_s,
+                evaluation_s=evaluation_s,
+                bytes_sent=group.bytes_sent - sent_before,
+                digest=self._digest(),
+                validation=validation,
+                test=test,
+                rebuild_s=joined.seconds,
+                joined_bytes=joined.bytes_sent,
+            )
+        )
+
+    def _evaluate(self, begin: Begin, round_: int) -> tuple[Tally | None, Tally | None]:
+        every = self._config.runtime.evaluate_every
+        if round_ % every and round_ != self._config.goal.max_rounds:
+            return None, None
+        share, shares = begin.members.index(self.index), len(begin.members)
+        counts = [
+            evaluate(self._task, self._model, split, shard=share, shards=shares)
+            for split in ("validation", "test")
+        ]
+        validation, test = (
+            Tally(correct=c.correct, loss_sum=c.loss_sum, count=c.count) for c in counts
+        )
+        return validation, test
+
+    def _finish(self, stop: Stop) -> None:
+        done = Finished(site=self.index)
+        if stop.keeper == self.index:
+            path = Path(stop.checkpoint)
+            started_s = time.monotonic()
+            try:
+                size = save_checkpoint(
+                    path,
+                    model=self._model.module.state_dict(),
+                    outer_state=self._outer.state,
+                    round_=self._last_round,
+                    digest=self._digest(),
+                )
+                done = Finished(
+                    site=self.index,
+                    checkpoint=str(path),
+                    checkpoint_bytes=size,
+                    checkpoint_s=time.monotonic() - started_s,
+                )
+            except CheckpointUnwritable as error:
+                done = Finished(site=self.index, checkpoint_error=str(error))
+        self._outbox.send(done)

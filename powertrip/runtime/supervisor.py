@@ -1,0 +1,150 @@
+"""What torchrun starts: a thin parent, without torch, of one site's process.
+
+Rank 0's supervisor is the coordinator's parent as well. It passes signals on, bounds how long its
+children may take to end, and leaves none behind, whatever kills it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from powertrip.runtime.setup import Setup
+
+_PR_SET_PDEATHSIG = 1
+_HANDLED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGALRM}
+_ENDED_BY_TORCHRUN_S = 30.0  # after which torchrun itself sends SIGKILL
+
+
+def die_with_parent(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when its parent ends, however it ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the child processes.
+
+    A value that the user has set stays as it is.
+    """
+    child = dict(environment)
+    # torch logs every wait on the store that ends without news as a warning with a stack trace.
+    child.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    child.setdefault("OMP_NUM_THREADS", "1")
+    if environment["LOCAL_WORLD_SIZE"] == environment["WORLD_SIZE"]:
+        # On one machine nothing needs to listen beyond loopback.
+        child.setdefault("GLOO_SOCKET_IFNAME", "lo" if Path("/sys/class/net/lo").exists() else "")
+    return child
+
+
+class Supervisor:
+    """Runs the children of one rank to their end.
+
+    Parameters
+    ----------
+    setup
+        What the children are told on their standard input.
+    roles
+        Which children, of `powertrip.runtime.process`; the first one's exit code is the rank's.
+    environment
+        Of the children.
+    grace_s
+        Seconds from the first request to stop until children that still run are killed.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        roles: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        grace_s: float,
+    ) -> None:
+        self._message = setup.encode()
+        self._roles = roles
+        self._environment = environment
+        self._grace_s = min(grace_s, _ENDED_BY_TORCHRUN_S - 2.0)
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._stopping = False
+
+    def run(self) -> int:
+        """Start the children, wait for all of them, and return the rank's exit code."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+        die_with_parent(signal.SIGTERM)
+        try:
+            for role in self._roles:
+                self._start(role)
+            while any(child.poll() is None for child in self._children.values()):
+                self._handle(signal.sigwait(_HANDLED))
+        finally:
+            for child in self._children.values():
+                if child.poll() is None:
+                    child.kill()
+                    child.wait()
+        return self._exit_code()
+
+    def _start(self, role: str) -> None:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "powertrip.runtime.process", role],
+            stdin=subprocess.PIPE,
+            env=dict(self._environment),
+            preexec_fn=_prepare_child,
+        )
+        self._children[role] = child
+        assert child.stdin is not None
+        try:
+            child.stdin.write(self._message)
+            child.stdin.close()
+        except BrokenPipeError:
+            pass  # it has died already, which its exit code tells
+
+    def _handle(self, number: int) -> None:
+        if number == signal.SIGALRM:
+            for role, child in self._children.items():
+                if child.poll() is None:
+                    _tell(f"the {role} process did not end within {self._grace_s:g} s: killed")
+                    child.kill()
+        elif number == signal.SIGCHLD:
+            for role, child in self._children.items():
+                code = child.poll()
+                if code is not None and code < 0 and not self._stopping:
+                    _tell(f"the {role} process was killed by {signal.Signals(-code).name}")
+                    self._stop(signal.SIGTERM)
+            if self._children[self._roles[0]].poll() is not None:
+                self._bound()
+        else:
+            self._stop(signal.Signals(number))
+
+    def _stop(self, number: signal.Signals) -> None:
+        self._stopping = True
+        for child in self._children.values():
+            if child.poll() is None:
+                child.send_signal(number)
+        self._bound()
+
+    def _bound(self) -> None:
+        """From now on the children that still run have only so long to end."""
+        if signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):
+            signal.setitimer(signal.ITIMER_REAL, self._grace_s)
+
+    def _exit_code(self) -> int:
+        codes = [self._children[role].returncode for role in self._roles]
+        failed = [code for code in codes if code != 0]
+        code = codes[0] or (failed[0] if failed else 0)
+        return code if code >= 0 else 128 - code
+
+
+def _prepare_child() -> None:
+    """In the child, before it becomes another program."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+    die_with_parent(signal.SIGKILL)
+
+
+def _tell(text: str) -> None:
+    rank = os.environ.get("RANK", "?")
+    print(f"powertrip: rank {rank}: {text}", file=sys.stderr, flush=True)  # noqa: T201

@@ -1,0 +1,90 @@
+"""Whose time a run counts: the one on the clock, or the one of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from powertrip.runtime.accounts import RoundAccount, RoundTimes, measured_times
+from powertrip.runtime.clock import TrainingClock
+from powertrip.runtime.messages import Begin, Report
+from powertrip.runtime.observer import Observer
+
+
+class Timekeeper(Protocol):
+    """Tells the time of the run, and what a round has taken."""
+
+    def now_s(self) -> float:
+        """Seconds on the training clock."""
+
+    def begin(self, *, rebuild: bool) -> float:
+        """A generation begins, with a new group or with the old one; returns the clock."""
+
+    def account(self, begin: Begin, reports: Sequence[Report]) -> RoundAccount:
+        """A round has ended: how long it took. To be called once for every round, in order."""
+
+
+class MeasuredTime:
+    """The clock on the wall, without evaluations."""
+
+    def __init__(self) -> None:
+        self._clock = TrainingClock()
+        self._last_end_s = 0.0
+
+    def now_s(self) -> float:
+        """Seconds on the training clock."""
+        return self._clock.now_s()
+
+    def begin(self, *, rebuild: bool) -> float:
+        """The clock as it is: a rebuild will show on it by itself."""
+        return self._clock.now_s()
+
+    def account(self, begin: Begin, reports: Sequence[Report]) -> RoundAccount:
+        """Read the clock, and take the evaluation out of it."""
+        times = measured_times(reports)
+        self._clock.set_apart(times.evaluation_s)
+        start_s, self._last_end_s = self._last_end_s, self._clock.now_s()
+        return RoundAccount(
+            start_s, self._last_end_s, times, tuple(report.local_s for report in reports)
+        )
+
+
+class ModelledTime:
+    """The time that everything takes by the model, so that equal seeds make equal runs.
+
+    Parameters
+    ----------
+    observer
+        Knows the model of a round and what a rebuild costs.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._now_s = 0.0
+        self._rebuild_s = 0.0
+
+    def now_s(self) -> float:
+        """Seconds on the modelled clock."""
+        return self._now_s
+
+    def begin(self, *, rebuild: bool) -> float:
+        """The clock after the rebuild, where there is one."""
+        self._rebuild_s = self._observer.rebuild_s if rebuild else 0.0
+        return self._now_s + self._rebuild_s
+
+    def account(self, begin: Begin, reports: Sequence[Report]) -> RoundAccount:
+        """Advance the clock by the modelled round."""
+        model = self._observer.round_model
+        rebuild_s, self._rebuild_s = self._rebuild_s, 0.0
+        start_s = self._now_s
+        trains_s = start_s + rebuild_s
+        local_s = tuple(model.local_s(begin, report.site, trains_s) for report in reports)
+        round_s = model.round_s(begin, trains_s)
+        self._now_s = trains_s + round_s
+        times = RoundTimes(
+            local_s=max(local_s),
+            exchange_s=round_s - max(local_s),
+            evaluation_s=measured_times(reports).evaluation_s,
+            rebuild_s=rebuild_s,
+        )
+        return RoundAccount(start_s, self._now_s, times, local_s)

@@ -1,0 +1,98 @@
+"""The main job: ``torchrun --nproc_per_node=8 -m powertrip.train``.
+
+Under torchrun (or any launcher that sets the same environment) each process becomes the supervisor
+of one site. Without a launcher, ``python -m powertrip.train`` starts torchrun's agent itself, with
+as many processes as the scenario has sites.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from powertrip.config import default_path, load_config
+from powertrip.errors import PowerTripError
+from powertrip.runtime.membership import HUB, check_world_size, site_of_rank
+from powertrip.runtime.setup import Setup
+from powertrip.runtime.supervisor import Supervisor, child_environment
+
+_LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="powertrip.train",
+        description="Train one model across sites whose power and links change.",
+        epilog="Start it with torchrun --nproc_per_node=SITES -m powertrip.train ...; started by "
+        "itself it does the same on this machine.",
+    )
+    parser.add_argument("--config", type=Path, help="scenario (YAML); default: the packaged one")
+    parser.add_argument(
+        "--json", action="store_true", help="end standard output with the summary as one JSON line"
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key.sub=value", help="settings that replace the file's"
+    )
+    return parser.parse_intermixed_args(arguments)
+
+
+def resolve(path: Path | None, overrides: Sequence[str], *, json_summary: bool = False) -> Setup:
+    """Read and check everything that can be checked before any process is started.
+
+    Parameters
+    ----------
+    path, overrides
+        As `load_config` takes them.
+    json_summary
+        End standard output with the summary as one line of JSON.
+
+    Raises
+    ------
+    InputError
+        The scenario, or a file that it names, cannot be used.
+    """
+    path = path or default_path()
+    setup = Setup(
+        config=load_config(path, overrides),
+        base_dir=path.resolve().parent,
+        json_summary=json_summary,
+    )
+    setup.build_world()
+    return setup
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Supervise one site under a launcher, or be the launcher."""
+    options = parse(arguments)
+    if all(name in os.environ for name in _LAUNCHER_VARIABLES):
+        return _supervise(options)
+    from powertrip.launcher import launch
+
+    return launch(options.config, options.overrides, json_summary=options.json)
+
+
+def _supervise(options: argparse.Namespace) -> int:
+    rank = int(os.environ["RANK"])
+    try:
+        setup = resolve(options.config, options.overrides, json_summary=options.json)
+        check_world_size(int(os.environ["WORLD_SIZE"]), len(setup.config.sites.selected))
+    except PowerTripError as error:
+        if os.environ["LOCAL_RANK"] == "0":  # all processes of a machine find the same
+            print(f"powertrip: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        return error.exit_code
+    roles = ("coordinator", "site") if site_of_rank(rank) == HUB else ("site",)
+    supervisor = Supervisor(
+        setup,
+        roles,
+        child_environment(os.environ),
+        grace_s=setup.config.runtime.stop_grace_s + 5.0,
+    )
+    return supervisor.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Learning at one site and the outer step: tasks, partitions, local training, evaluation."""

@@ -1,0 +1,177 @@
+"""Local training at one site: the steps between two exchanges."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from powertrip.training.batches import Batches
+from powertrip.training.data import IntArray, source
+from powertrip.training.errors import TrainingDiverged
+from powertrip.training.flat import FlatModel
+from powertrip.training.inner import build_inner
+from powertrip.training.settings import TrainingSettings
+from powertrip.training.task import Task
+
+
+class Pace(Protocol):
+    """Decides when a site's local training ends, and how fast it may go."""
+
+    def allows(self, step: int) -> bool:
+        """Whether to do step number `step` of this round, counted from 0."""
+        ...
+
+    def step_done(self, samples: int) -> None:
+        """Called after each step; returns when a site of this power would have finished it."""
+        ...
+
+
+class Steps:
+    """Full speed for a fixed number of steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def allows(self, step: int) -> bool:
+        """True for the first `steps` steps."""
+        return step < self.steps
+
+    def step_done(self, samples: int) -> None:
+        """Return at once."""
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What a site did in a round.
+
+    Attributes
+    ----------
+    steps, samples
+        Local steps done, and the samples that they used.
+    loss
+        Mean training loss over the steps; None when there was none.
+    compute_s
+        Time spent computing, without the waits of the pace.
+    """
+
+    steps: int
+    samples: int
+    loss: float | None
+    compute_s: float
+
+
+class LocalTrainer:
+    """Trains one site's copy of the model on the site's own samples.
+
+    A round depends only on the model at its start, the round's number, and the inner optimizer's
+    state. A round that is trained twice in a row, because its exchange failed, starts the second
+    time from the inner state of the first.
+
+    Parameters
+    ----------
+    task
+        Data and loss.
+    indices
+        The site's training samples.
+    settings
+        Batch size and inner optimizer.
+    seed, site
+        Seed of the run and number of the site: they fix the batches.
+    model
+        Trained in place.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        indices: IntArray,
+        settings: TrainingSettings,
+        seed: int,
+        site: int,
+        model: FlatModel,
+    ) -> None:
+        self.task = task
+        self.settings = settings
+        self.seed = seed
+        self.site = site
+        self.model = model
+        self.batches = Batches(indices, settings.batch_size, seed=seed, site=site)
+        self._source = source(task.train, "train")
+        self._optimizer = build_inner(settings)
+        self._last_round: int | None = None
+        self._state_before: dict[str, Tensor] = {}
+
+    def train(self, round_index: int, pace: Pace) -> LocalResult:
+        """Train for as long as the pace allows.
+
+        Parameters
+        ----------
+        round_index
+            Number of the round, from 0.
+        pace
+            Asked before every step, told after every step.
+
+        Raises
+        ------
+        TrainingDiverged
+            If the loss is infinite or not a number.
+        """
+        self._prepare_optimizer(round_index)
+        torch.manual_seed(self._round_seed(round_index))
+        model, optimizer = self.model, self._optimizer
+        model.module.train()
+        steps = samples = 0
+        loss_sum = compute_s = 0.0
+
+        while pace.allows(steps):
+            started_s = time.perf_counter()
+            batch = self.batches.batch(round_index, steps)
+            inputs, targets = self._source.fetch(batch, model.device)
+            loss = self.task.loss(model.module(inputs), targets)
+            model.gradient.zero_()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step(model.parameters, model.gradient)
+            # Reading the loss waits for the device, so that the step is over when its time is.
+            value = loss.item()
+            compute_s += time.perf_counter() - started_s
+            if not math.isfinite(value):
+                raise TrainingDiverged(
+                    f"the loss at site {self.site} is {value} at step {steps} of round "
+                    f"{round_index}; lower training.lr ({self.settings.lr:g}) or outer.lr"
+                )
+            loss_sum += value
+            steps += 1
+            samples += len(batch)
+            pace.step_done(len(batch))
+
+        model.check_views()
+        return LocalResult(steps, samples, loss_sum / steps if steps else None, compute_s)
+
+    def inner_state(self) -> dict[str, Tensor]:
+        """A copy of the inner optimizer's state, for a checkpoint; empty before the first step."""
+        return self._optimizer.state()
+
+    def load_inner_state(self, state: dict[str, Tensor]) -> None:
+        """Take the inner optimizer's state from a checkpoint."""
+        self._optimizer.load(state)
+        self._last_round = None
+
+    def _prepare_optimizer(self, round_index: int) -> None:
+        if not self.settings.keep_inner_state:
+            self._optimizer.load({})
+        elif round_index == self._last_round:
+            self._optimizer.load(self._state_before)
+        else:
+            self._state_before = self.inner_state()
+        self._last_round = round_index
+
+    def _round_seed(self, round_index: int) -> int:
+        """Seed for whatever the model draws itself, such as dropout."""
+        sequence = np.random.SeedSequence((self.seed, self.site, round_index))
+        return int(sequence.generate_state(1, np.uint64)[0])

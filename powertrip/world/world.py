@@ -1,0 +1,217 @@
+"""The facts at a time t: power, speed and links of all sites."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from powertrip.errors import ConfigError, InputError
+from powertrip.world.errors import TraceError
+from powertrip.world.feeds import FeedBank
+from powertrip.world.geo import coordinates, great_circle_m
+from powertrip.world.network import Links, Star, build_links
+from powertrip.world.settings import NetworkSettings, SitesSettings, WorldSettings
+from powertrip.world.sources import Context, load_feeds
+from powertrip.world.steps import Floats, StepFunction
+from powertrip.world.throughput import PowerModel
+
+# Functions of single sites that are kept; one of a month in 5-minute steps takes 220 kB.
+_KEPT_FUNCTIONS = 512
+
+
+class World:
+    """The sites, their power and their links; made by `build_world`, and never changed.
+
+    Times are run seconds; the trace second of a site at run second t is
+    `offset_s + t * time_scale`. All arrays are over the n sites, in the order of the settings, and
+    must not be written to.
+
+    Attributes
+    ----------
+    names
+        n names of the sites.
+    full_speed
+        [n] samples per second at full power.
+    rated_w
+        [n] watts at full power.
+    warnings
+        What a user should know about this world, one text each.
+    """
+
+    def __init__(
+        self,
+        *,
+        names: tuple[str, ...],
+        full_speed: Floats,
+        rated_w: Floats,
+        places: Floats,
+        feeds: FeedBank,
+        model: PowerModel,
+        links: Links,
+        time_scale: float,
+        warnings: tuple[str, ...],
+    ) -> None:
+        self.names = names
+        self.full_speed = _frozen(full_speed)
+        self.rated_w = _frozen(rated_w)
+        self.warnings = warnings
+        self._places = places
+        self._feeds = feeds
+        self._model = model
+        self._links = links
+        self._time_scale = time_scale
+        self._matrices: tuple[Floats, Floats] | None = None
+        self._functions: dict[int, tuple[StepFunction, StepFunction]] = {}
+
+    def power_w(self, t_s: float) -> Floats:
+        """Return the power available to training in watts ([n])."""
+        return self._feeds.power_w(t_s * self._time_scale)
+
+    def used_power_w(self, t_s: float) -> Floats:
+        """Return the power that training draws in watts ([n]): at most `rated_w`."""
+        return self._model.spend(self.power_w(t_s))[1]
+
+    def fraction(self, t_s: float) -> Floats:
+        """Return the fractions of full speed, from 0 to 1 ([n])."""
+        return self._model.spend(self.power_w(t_s))[0]
+
+    def throughput(self, t_s: float) -> Floats:
+        """Return the training speeds in samples per second ([n])."""
+        return self.full_speed * self.fraction(t_s)
+
+    def samples_done(self, site: int, start_s: float, duration_s: float) -> float:
+        """Return the samples that a site trains on in `duration_s` from `start_s` on."""
+        return self._integral(site, 0, start_s, duration_s)
+
+    def seconds_for(self, site: int, start_s: float, samples: float) -> float:
+        """Return the seconds that a site takes for some samples from `start_s` on.
+
+        The exact inverse of `samples_done`; infinite if the power never suffices.
+        """
+        begin_s = self._trace_second(site, start_s)
+        function = self._functions_of(site)[0]
+        return (function.reach(begin_s, samples * self._time_scale) - begin_s) / self._time_scale
+
+    def energy_j(self, site: int, start_s: float, duration_s: float) -> float:
+        """Return the energy in joules that a site draws in `duration_s` from `start_s` on."""
+        return self._integral(site, 1, start_s, duration_s)
+
+    @property
+    def rtt_s(self) -> Floats:
+        """[n, n] round-trip times in seconds from i to j; infinite where there is no link."""
+        return self._pairs()[0]
+
+    @property
+    def bandwidth(self) -> Floats:
+        """[n, n] bandwidths in bytes per second from i to j; 0 where there is no link."""
+        return self._pairs()[1]
+
+    def star(self, hub: int) -> Star:
+        """Return the links between each site and a hub."""
+        return self._links.star(hub)
+
+    def distance_m(self, hub: int) -> Floats:
+        """Return the great-circle distances to a hub in metres ([n]), nan where unknown."""
+        return great_circle_m(self._places, self._places[hub])
+
+    def _pairs(self) -> tuple[Floats, Floats]:
+        if self._matrices is None:
+            rtt_s, bandwidth = self._links.matrices()
+            self._matrices = _frozen(rtt_s), _frozen(bandwidth)
+        return self._matrices
+
+    def _trace_second(self, site: int, t_s: float) -> float:
+        return float(self._feeds.offset_s[site]) + t_s * self._time_scale
+
+    def _integral(self, site: int, which: int, start_s: float, duration_s: float) -> float:
+        if not (duration_s >= 0 and math.isfinite(duration_s)):
+            raise ValueError(f"a duration must be finite and not negative, not {duration_s} s")
+        begin_s = self._trace_second(site, start_s)
+        end_s = begin_s + duration_s * self._time_scale
+        return self._functions_of(site)[which].integral(begin_s, end_s) / self._time_scale
+
+    def _functions_of(self, site: int) -> tuple[StepFunction, StepFunction]:
+        """Return samples per second and watts drawn of a site, as functions of trace seconds."""
+        found = self._functions.get(site)
+        if found is None:
+            feed = self._feeds.site(site)
+            fraction, used_w = self._model.spend_at(site, feed.gain * feed.trace.values)
+            found = (
+                feed.trace.with_values(float(self.full_speed[site]) * fraction),
+                feed.trace.with_values(used_w),
+            )
+            if len(self._functions) >= _KEPT_FUNCTIONS:
+                self._functions.pop(next(iter(self._functions)))
+            self._functions[site] = found
+        return found
+
+
+def build_world(
+    sites: SitesSettings,
+    network: NetworkSettings,
+    world: WorldSettings,
+    *,
+    seed: int,
+    data_dir: Path | None,
+    base_dir: Path,
+) -> World:
+    """Build the world that the settings describe.
+
+    Parameters
+    ----------
+    sites, network, world
+        The settings.
+    seed
+        Seed of the run, for synthetic power.
+    data_dir
+        The data folder (POWERTRIP_DATA), if there is one.
+    base_dir
+        The folder of the configuration file: relative paths are looked for here first.
+
+    Raises
+    ------
+    InputError
+        If a file, a trace or the network cannot be used: the problem, or a ConfigError with all
+        of them.
+    """
+    selected = sites.selected
+    context = Context(seed=seed, base_dir=base_dir, data_dir=data_dir)
+    feeds, problems = load_feeds(selected, context)
+    links: Links | None = None
+    warnings: tuple[str, ...] = ()
+    try:
+        links, warnings = build_links(network, selected, context)
+    except InputError as error:
+        if not problems:
+            raise
+        problems.append(str(error))
+    if len(problems) == 1:
+        raise TraceError(problems[0])
+    if problems or links is None:
+        raise ConfigError(problems, "the sites and the network")
+    gpus = np.array([site.gpus for site in selected], dtype=np.float64)
+    rated_w = np.array([site.rated_w for site in selected])
+    return World(
+        names=tuple(site.name for site in selected),
+        full_speed=np.array([site.samples_per_s for site in selected]),
+        rated_w=gpus * rated_w,
+        places=coordinates(selected),
+        feeds=FeedBank(feeds),
+        model=PowerModel(
+            gpus,
+            rated_w,
+            [site.gpu for site in selected],
+            mode=world.power_mode,
+            whole_gpus=world.whole_gpus,
+        ),
+        links=links,
+        time_scale=world.time_scale,
+        warnings=warnings,
+    )
+
+
+def _frozen(array: Floats) -> Floats:
+    array.setflags(write=False)
+    return array

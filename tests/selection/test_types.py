@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from powertrip.selection import (
+    POLICIES,
+    Candidate,
+    Decision,
+    Observation,
+    RecordError,
+    SelectionSettings,
+    Work,
+    build_policy,
+)
+
+
+def decision(**changes):
+    line = Candidate(
+        k=2,
+        gain=0.1,
+        compute_s=1.0,
+        communication_s=0.5,
+        round_s=1.5,
+        switch_s=0.0,
+        efficiency=0.07,
+        chosen=True,
+    )
+    fields = {
+        "generation": 3,
+        "policy": "powertrip",
+        "members": (4, 0),
+        "work": Work(steps=(5, 6)),
+        "rounds": 4,
+        "predicted_round_s": 1.5,
+        "candidates": (line,),
+        "reason": "stay",
+        "streak": -1,
+    }
+    return Decision(**fields | changes)
+
+
+def through_json(obj):
+    return json.loads(json.dumps(obj, allow_nan=False))
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_observation_and_decision_survive_strict_json(any_observation, data):
+    seen = data.draw(any_observation()).replace(previous=decision())
+    policy = build_policy(SelectionSettings(policy=data.draw(st.sampled_from(list(POLICIES)))))
+    made = policy.decide(seen)
+    again = Observation.from_json(through_json(seen.to_json()))
+    assert again.to_json() == seen.to_json()
+    assert again.previous == seen.previous
+    assert policy.decide(again) == made
+    assert Decision.from_json(through_json(made.to_json())) == made
+
+
+def test_infinities_and_nan_are_kept_in_json(observe):
+    seen = observe(
+        throughput=[1.0, 2.0],
+        up=[np.inf, 1.0],
+        rtt_s=[0.0, np.nan],
+        reachable=[True, False],
+        distance_m=[0.0, np.nan],
+    )
+    obj = through_json(seen.to_json())
+    assert obj["up"] == ["inf", 1.0]
+    assert obj["distance_m"] == [0.0, "nan"]
+    again = Observation.from_json(obj)
+    assert np.isposinf(again.up[0])
+    assert np.isnan(again.rtt_s[1])
+    assert again.reachable.tolist() == [True, False]
+
+
+def test_deadlines_survive_json():
+    made = decision(work=Work(deadline_s=(1.5, 0.0)))
+    assert Decision.from_json(through_json(made.to_json())) == made
+    assert made.work.deadline_s == (1.5, 0.0)
+
+
+def test_numpy_numbers_become_plain_ones():
+    made = decision(members=np.array([4, 0]), work=Work(steps=np.array([5, 6])), rounds=np.int64(4))
+    assert made == decision()
+    assert all(type(m) is int for m in made.members)
+
+
+def test_arrays_are_copied_and_sealed(observe):
+    power_w = np.array([1.0, 2.0, 3.0])
+    seen = observe(power_w=power_w)
+    power_w[0] = 9
+    assert seen.power_w[0] == 1
+    with pytest.raises(ValueError, match="read-only"):
+        seen.power_w[0] = 9
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("rtt_s", [0.1, 0.2], r"observation.rtt_s: expected shape \(3,\), got shape \(2,\)"),
+        ("power_w", [[1.0, 2.0, 3.0]], r"observation.power_w: expected a vector"),
+        ("power_w", [1.0, [2.0], 3.0], "ragged"),
+        ("throughput", [1.0, -2.0, 3.0], r"observation.throughput\[1\]"),
+        ("throughput", [1.0, 2.0, np.nan], r"observation.throughput\[2\]"),
+        ("up", [np.nan, 1.0, 1.0], r"observation.up\[0\]"),
+        ("reachable", [1, 0, 1], "observation.reachable: unexpected values"),
+        ("samples", [1.5, 2, 3], "observation.samples: unexpected values"),
+        ("gains", [np.nan], r"observation.gains\[0\]"),
+        ("hub", 3, "observation.hub: expected a site from 0 to 2"),
+        ("members", (0, 3), "observation.members: expected site numbers from 0 to 2"),
+        ("members", (1, 1), "more than once"),
+        ("update_bytes", 0, "observation.update_bytes: expected at least 1"),
+        ("base_steps", 2.5, "observation.base_steps: expected a whole number"),
+        ("batch_size", True, "observation.batch_size: expected a whole number"),
+        ("communication_correction", 0.0, "observation.communication_correction"),
+        ("rebuild_s", float("inf"), "observation.rebuild_s: expected a finite number"),
+        ("time_s", "0", "observation.time_s: expected a number"),
+        ("previous", {}, "observation.previous"),
+    ],
+)
+def test_bad_observation_names_its_field(observe, field, value, message):
+    with pytest.raises(RecordError, match=message):
+        observe(throughput=[1.0, 2.0, 3.0]).replace(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"members": ()}, "at least one site"),
+        ({"members": (1, -1)}, "site numbers from 0"),
+        ({"members": (1, 1)}, "more than once"),
+        ({"members": (1, 2, 3)}, "decision.work: expected one entry for each of 3 members, got 2"),
+        ({"predicted_round_s": float("nan")}, "decision.predicted_round_s"),
+        ({"rounds": 0}, "decision.rounds"),
+        ({"reason": None}, "expected texts"),
+    ],
+)
+def test_bad_decision_names_its_field(changes, message):
+    with pytest.raises(RecordError, match=message):
+        decision(**changes)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"steps": (1,), "deadline_s": (1.0,)}, {"steps": (0,)}, {"deadline_s": (-1.0,)}],
+)
+def test_work_is_positive_steps_or_deadlines(fields):
+    with pytest.raises(RecordError, match="work"):
+        Work(**fields)
+
+
+def test_candidate_refuses_what_is_not_finite():
+    line = decision().candidates[0].to_json()
+    with pytest.raises(RecordError, match=r"candidate\.efficiency"):
+        Candidate(**line | {"efficiency": float("inf")})
+    with pytest.raises(RecordError, match=r"candidate\.chosen"):
+        Candidate(**line | {"chosen": 1})
+
+
+def test_json_with_wrong_keys_or_values_is_refused(observe):
+    obj = observe().to_json()
+    with pytest.raises(RecordError, match="missing 'hub', unknown 'hob'"):
+        Observation.from_json({k: v for k, v in obj.items() if k != "hub"} | {"hob": 1})
+    with pytest.raises(RecordError, match="'fast' is not a number"):
+        Observation.from_json(obj | {"up": [1.0, 2.0, "fast"]})
+    with pytest.raises(RecordError, match="expected a list"):
+        Observation.from_json(obj | {"up": None})
+    with pytest.raises(RecordError, match="expected an object"):
+        Decision.from_json([])
