@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# One node of a run over several:  call it on every node, with the same arguments but the node's number.
+# One node of a run over several:  call it on every node, with the same arguments but the node's number,
+# from 0.
 #   NODE=0 launch/nodes.sh NODES SITES_PER_NODE ADDRESS_OF_NODE_0 [--config FILE] [key.sub=value ...]
 # PORT (29500) is the TCP port of node 0 that all nodes must reach; GLOO_SOCKET_IFNAME names the
 # network interface to the other nodes where there is more than one.
 set -euo pipefail
 
-if [[ $# -lt 3 || ! $1 =~ ^[1-9][0-9]*$ || ! $2 =~ ^[1-9][0-9]*$ || ! ${NODE:-} =~ ^[0-9]+$ ]]; then
+if [[ $# -lt 3 || ! $1 =~ ^[1-9][0-9]*$ || ! $2 =~ ^[1-9][0-9]*$ ||
+      ! ${NODE:-} =~ ^(0|[1-9][0-9]*)$ || $NODE -ge $1 ]]; then
     echo "usage: NODE=N $0 NODES SITES_PER_NODE ADDRESS_OF_NODE_0 [--config FILE] [key.sub=value ...]" >&2
     exit 2
 fi

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
+from copy import copy
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
@@ -42,7 +43,11 @@ _Loader.add_implicit_resolver(
 
 
 def _parse_yaml(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (ValueError, LookupError, AttributeError, RecursionError) as error:
+        # What its constructors raise at a date such as 2001-99-99, a tag that does not fit, ...
+        raise yaml.YAMLError(f"a value in it cannot be read: {error}") from error
 
 
 class Config(Settings):
@@ -50,7 +55,7 @@ class Config(Settings):
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the run: letters, digits, dots, dashes and underscores; part of its folder's name."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of everything random: equal seeds give equal initial models, batches and draws."""
     goal: GoalSettings = GoalSettings()
     """When the run ends."""
@@ -109,7 +114,8 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Conf
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
-        problems.extend(_describe(detail) for detail in error.errors(include_url=False))
+        details = error.errors(include_url=False)
+        problems.extend(_describe(d) for d in details if not _follows_from_another(d, details))
     if problems:
         raise ConfigError(problems, str(path))
     return config
@@ -140,24 +146,23 @@ def _apply(raw: dict[str, Any], text: str) -> str | None:
     except yaml.YAMLError:
         return f"{key}: {value!r} is not YAML; quote it if it holds special characters"
     node: Any = raw
-    for depth, part in enumerate(parts[:-1]):
-        if isinstance(node, list):
-            found = _element(node, part)
-        else:
-            found = node.get(part)
-            if found is None:
-                found = node[part] = {}
-            elif isinstance(found, str) and part in _SHORT_FOR:
-                found = node[part] = {_SHORT_FOR[part]: found}
-        if not isinstance(found, dict | list):
+    for depth, part in enumerate(parts):
+        place = _key_in(node, part)
+        if place is None:
+            return f"{key}: there is no entry {part} in a list of {len(node)}, counted from 0"
+        if depth == len(parts) - 1:
+            node[place] = parsed
+            break
+        found = node[place] if isinstance(node, list) else node.get(place, {})
+        if found is None:
+            found = {}
+        elif isinstance(found, str) and part in _SHORT_FOR:
+            found = {_SHORT_FOR[part]: found}
+        elif not isinstance(found, dict | list):
             return f"{key}: {'.'.join(parts[: depth + 1])} is no section with settings in it"
-        node = found
-    if isinstance(node, list):
-        if _element(node, parts[-1]) is None:
-            return f"{key}: there is no entry {parts[-1]} in a list of {len(node)}"
-        node[int(parts[-1])] = parsed
-    else:
-        node[parts[-1]] = parsed
+        # A copy, since what an anchor of the file names can stand in several places.
+        node[place] = copy(found)
+        node = node[place]
     return None
 
 
@@ -165,8 +170,19 @@ _SHORT_FOR = {"task": "name", "partition": "kind", "outer": "kind"}
 """Sections that may stand as one word, and the setting in them that the word is for."""
 
 
-def _element(items: list[Any], index: str) -> Any:
-    return items[int(index)] if index.isdecimal() and int(index) < len(items) else None
+def _key_in(node: dict[str, Any] | list[Any], part: str) -> Any:
+    """What `node` is indexed by for `part`; None for a list without such an entry."""
+    if isinstance(node, dict):
+        return part
+    return int(part) if part.isdecimal() and int(part) < len(node) else None
+
+
+def _follows_from_another(detail: ErrorDetails, details: Sequence[ErrorDetails]) -> bool:
+    """Whether a list counts as too short only because entries of it are wrong."""
+    loc = detail["loc"]
+    return detail["type"] == "too_short" and any(
+        len(other["loc"]) > len(loc) and other["loc"][: len(loc)] == loc for other in details
+    )
 
 
 def _describe(detail: ErrorDetails) -> str:
@@ -184,8 +200,12 @@ def _describe(detail: ErrorDetails) -> str:
         return f"{where}.kind: {tag!r} is none of {expected}"
     if detail["type"] == "union_tag_not_found":
         return f"{where}.kind: is missing"
+    if detail["type"] in ("model_type", "model_attributes_type"):
+        return f"{where}: is a section; write its settings below it, got {detail['input']!r}"
     message = detail["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:] if message[1:2].islower() else message
+    if detail["type"] in ("tuple_type", "too_short"):
+        message = message.replace("tuple", "list")
     shown = detail["input"]
     if detail["type"] == "value_error" or isinstance(shown, dict | list):
         return f"{where}: {message}"

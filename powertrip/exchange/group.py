@@ -96,6 +96,8 @@ class Group:
         self.rank = self.members.index(site)
         self.size = len(self.members)
         self.bytes_sent = 0
+        self.bytes_received = 0
+        """By `receive` alone."""
         self._name = name
         self._backend = backend
         self._timeout = timedelta(seconds=timeout_s)
@@ -129,6 +131,7 @@ class Group:
         """Fill `tensor` with what a member sends."""
         peer = self.members.index(from_site)
         self._run("receive", tensor, lambda staged: self._group.recv([staged], peer, 0))
+        self.bytes_received += tensor.nbytes
 
     def _run(
         self,

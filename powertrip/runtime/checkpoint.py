@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ def save_checkpoint(
         partial.replace(path)
         return path.stat().st_size
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # the error that counts is the first one
+            partial.unlink(missing_ok=True)
         raise CheckpointUnwritable(f"{path}: {error}") from error
 
 

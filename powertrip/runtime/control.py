@@ -115,9 +115,10 @@ class LogReader:
                 except dist.DistStoreError:
                     continue  # nothing new in this slice; a lost connection is another error
                 entry = decode_entry(store.get(key))
-                if isinstance(entry, Stop):
-                    self.stop_seen.set()
                 self._queue.put(entry)
+                if isinstance(entry, Stop):  # the last entry there is
+                    self.stop_seen.set()
+                    return
                 index += 1
         except ControlPlaneError as error:
             self._give_up(error)

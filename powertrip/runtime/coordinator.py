@@ -12,7 +12,7 @@ from powertrip import __version__
 from powertrip.errors import PowerTripError
 from powertrip.runtime.accounts import RoundAccount, round_event
 from powertrip.runtime.control import Inbox, Log, StoreFactory, delete_prefix
-from powertrip.runtime.errors import SiteFailed, SitesSilent
+from powertrip.runtime.errors import ControlPlaneError, SiteFailed, SitesSilent
 from powertrip.runtime.membership import HUB, plan_transfers
 from powertrip.runtime.messages import (
     Begin,
@@ -83,6 +83,7 @@ class Coordinator:
         self._stop: Stop | None = None
         self._signal: int | None = None
         self._finished: set[int] = set()
+        self._farewells: list[Finished] = []
         self._lag_warned = False
 
     def run(self) -> Summary:
@@ -99,10 +100,13 @@ class Coordinator:
             The run failed before it had begun; the sites have been told to end.
         """
         try:
-            ready = self._await_sites()
-        except PowerTripError:
-            self._publish_stop(after_round=0)
+            return self._run()
+        except Exception:  # whatever it is, nobody shall wait for a coordinator that is gone
+            self._publish_stop(after_round=self._round)
             raise
+
+    def _run(self) -> Summary:
+        ready = self._await_sites()
         observer = Observer(self._world, self._config, ready)
         self._observer = observer
         modelled = self._config.selection.clock == "modelled"
@@ -114,7 +118,14 @@ class Coordinator:
             outcome, exit_code = self._train()
         except PowerTripError as error:
             outcome, exit_code = self._fail(error)
-        self._await_finished()
+        try:
+            self._publish_stop(
+                after_round=self._round, holders=sorted(self._holders - self._finished)
+            )
+            self._await_finished()
+        except ControlPlaneError as error:
+            text = f"how the sites have ended is not known: {error}"
+            self._telemetry.emit(events.Warned(time_s=self._time.now_s(), text=text))
         return self._telemetry.end(outcome, exit_code, time_s=self._time.now_s())
 
     def _await_sites(self) -> list[Ready]:
@@ -261,6 +272,8 @@ class Coordinator:
             if not mail.survives:
                 self._finished.add(mail.site)
             raise SiteFailed(names[mail.site], mail.error, mail.text, mail.exit_code)
+        elif isinstance(mail, Finished):  # a stop is out, and others still do the last round
+            self._farewells.append(mail)
         return mail
 
     def _commit(
@@ -296,12 +309,12 @@ class Coordinator:
 
     def _end_after(self, event: events.Round) -> tuple[Outcome, int] | None:
         goal = self._config.goal
-        if self._target is not None and self._target.met(event.value(self._target.metric)):
+        if self._target.met(event.value(self._target.metric)):
             return "reached", 0
         if self._signal is not None:
             return self._interrupted()
         if event.round >= goal.max_rounds or (goal.max_s and event.time_s >= goal.max_s):
-            return "budget", 0 if self._target is None else BUDGET_EXIT_CODE
+            return "budget", BUDGET_EXIT_CODE
         return None
 
     def _interrupted(self) -> tuple[Outcome, int]:
@@ -355,7 +368,6 @@ class Coordinator:
         self._log.append(self._stop)
 
     def _fail(self, error: PowerTripError) -> tuple[Outcome, int]:
-        self._publish_stop(after_round=self._round, holders=sorted(self._holders - self._finished))
         self._telemetry.emit(
             events.Failure(
                 time_s=self._time.now_s(),
@@ -372,6 +384,8 @@ class Coordinator:
         """Give the sites time to end, and learn where the model was saved."""
         sites = set(range(len(self._world.names)))
         deadline_s = time.monotonic() + self._config.runtime.stop_grace_s
+        for farewell in self._farewells:
+            self._record_end(farewell)
         while sites - self._finished:
             mail = self._inbox.receive(deadline_s - time.monotonic())
             if mail is None:
@@ -380,12 +394,12 @@ class Coordinator:
                 self._telemetry.emit(events.Warned(time_s=self._time.now_s(), text=text))
                 return
             if isinstance(mail, Finished):
-                self._finished.add(mail.site)
-                self._record_checkpoint(mail)
+                self._record_end(mail)
             elif isinstance(mail, Failure) and not mail.survives:
                 self._finished.add(mail.site)
 
-    def _record_checkpoint(self, mail: Finished) -> None:
+    def _record_end(self, mail: Finished) -> None:
+        self._finished.add(mail.site)
         now_s = self._time.now_s()
         site = self._world.names[mail.site]
         if mail.checkpoint_error is not None:

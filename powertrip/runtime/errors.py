@@ -31,6 +31,17 @@ class SitesSilent(PowerTripError):
         )
 
 
+class SitesStalled(PowerTripError):
+    """By the model, members never finish their work: their power stays too low."""
+
+    def __init__(self, sites: Sequence[str], round_: int) -> None:
+        self.sites = tuple(sites)
+        super().__init__(
+            f"round {round_} never ends by the model: the power of {', '.join(sites)} stays too "
+            "low to finish it; with after_end: loop, a power trace that has ended starts again"
+        )
+
+
 class SiteFailed(PowerTripError):
     """A site has reported an error that ends the run."""
 

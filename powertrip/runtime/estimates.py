@@ -37,7 +37,7 @@ class Correction:
         """Take in one measurement; those that are no positive numbers say nothing."""
         if not (0 < measured < math.inf and 0 < modelled < math.inf):
             return
-        ratio = min(max(math.log(measured / modelled), -_RANGE), _RANGE)
+        ratio = min(max(math.log(measured) - math.log(modelled), -_RANGE), _RANGE)
         if not self._known[entry]:
             self._known[entry] = True
             self._log[entry] = ratio

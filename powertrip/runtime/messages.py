@@ -111,7 +111,7 @@ class Report(Message):
     rebuild_s: float
     """Seconds for building the group and fetching the model, in a generation's first round."""
     joined_bytes: int
-    """Bytes sent to newcomers, in a generation's first round."""
+    """Bytes that this member received as a newcomer, in a generation's first round."""
 
 
 class StopRequest(Message):

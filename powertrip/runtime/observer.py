@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,7 +31,7 @@ class Observer:
         self._world, self._config = world, config
         self._update_bytes = ready[HUB].update_bytes
         self._samples = np.array([r.samples for r in ready])
-        self._base_steps = max(r.steps for r in ready)
+        self._base_steps = np.array([r.steps for r in ready])
         self._star = world.star(HUB)
         self._distance_m = world.distance_m(HUB)
         self._gains: list[float] = []
@@ -80,6 +81,7 @@ class Observer:
             gains=np.array(self._gains, dtype=float),
             rebuild_s=self._rebuild_s,
             seed=self._config.seed,
+            names=self._world.names,
         )
 
     def learn_round(
@@ -92,7 +94,7 @@ class Observer:
     ) -> None:
         """Take in a committed round: its speeds, its exchange and its progress."""
         round_ = reports[0].round
-        if validation_loss is not None:
+        if validation_loss is not None and math.isfinite(validation_loss):
             if self._last_loss is not None:
                 since, loss = self._last_loss
                 rounds = round_ - since

@@ -74,7 +74,7 @@ class Pacer:
         self._origin_s = time.monotonic()
         self._samples = 0
         self._last_end_s = 0.0
-        self._last_step_s = 0.0
+        self._last_compute_s = 0.0
         self.lag_s = 0.0
         """Seconds by which the last step ended after its modelled end: the machine is too slow."""
 
@@ -90,7 +90,7 @@ class Pacer:
         return self._end_of_next_step_s() <= self._deadline_s
 
     def _end_of_next_step_s(self) -> float:
-        end_s = self._last_end_s + self._last_step_s
+        end_s = self._last_end_s + self._last_compute_s
         if self._paced:
             end_s = max(end_s, self._modelled_end_s(self._samples + self._batch_size))
         return end_s
@@ -101,15 +101,14 @@ class Pacer:
     def step_done(self, samples: int) -> None:
         """Wait until the modelled end of the step that has just been computed."""
         self._samples += samples
+        self._last_compute_s = time.monotonic() - self._origin_s - self._last_end_s
         if self._paced:
             modelled_end_s = self._modelled_end_s(self._samples)
             ahead_s = modelled_end_s - (time.monotonic() - self._origin_s)
             while ahead_s > 0 and not self._stop.wait(min(ahead_s, _LONGEST_WAIT_S)):
                 ahead_s = modelled_end_s - (time.monotonic() - self._origin_s)
             self.lag_s = max(0.0, -ahead_s)
-        now_s = time.monotonic() - self._origin_s
-        self._last_step_s = now_s - self._last_end_s
-        self._last_end_s = now_s
+        self._last_end_s = time.monotonic() - self._origin_s
 
 
 def steps_by_deadline(

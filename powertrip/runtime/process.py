@@ -10,6 +10,7 @@ import secrets
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from powertrip.config import Config, dump_config
@@ -53,39 +54,47 @@ def make_run_dir(config: Config) -> Path:
     return path
 
 
-def run_coordinator(setup: Setup) -> int:
-    """Run the coordinator; returns the exit code of the run."""
+def _stop_requests(outbox: Outbox, site: int) -> StopSignals:
+    """Pass requests to stop on to the coordinator."""
 
     def request_stop(number: int) -> None:
-        Outbox(job_store()).send(StopRequest(site=HUB, signal=number))
+        # Without the store the main thread ends by itself.
+        with suppress(ControlPlaneError):
+            outbox.send(StopRequest(site=site, signal=number))
 
-    with StopSignals(request_stop):
-        run_dir = make_run_dir(setup.config)
-        with Telemetry(setup.config.telemetry, run_dir) as telemetry:
-            coordinator = Coordinator(
-                setup, setup.build_world(), lambda: job_store(host_store=True), telemetry
-            )
-            summary = coordinator.run()
-    if setup.json_summary:
-        print(summary.model_dump_json(), flush=True)  # noqa: T201
+    return StopSignals(request_stop)
+
+
+def run_coordinator(setup: Setup) -> int:
+    """Run the coordinator; returns the exit code of the run."""
+    store = job_store(host_store=True)
+    # torchrun sends SIGTERM as soon as a site has failed: the reason must be told all the same.
+    with _stop_requests(Outbox(job_store()), HUB):
+        try:
+            run_dir = make_run_dir(setup.config)
+            with Telemetry(setup.config.telemetry, run_dir) as telemetry:
+                summary = Coordinator(setup, setup.build_world(), lambda: store, telemetry).run()
+        except PowerTripError as error:
+            complain(str(error))
+            return error.exit_code
+        if setup.json_summary:
+            print(summary.model_dump_json(), flush=True)  # noqa: T201
     assert summary.exit_code is not None
     return summary.exit_code
 
 
 def run_site(setup: Setup, index: int) -> int:
     """Run one site; returns its exit code, 0 whenever it has ended as it was told to."""
+    outbox = Outbox(job_store())
 
     def tell(failure: Failure) -> None:
         try:
-            Outbox(job_store(timeout_s=5.0)).send(failure)
+            outbox.send(failure)
         except ControlPlaneError as error:
             complain(f"site {index} cannot tell the coordinator: {error}\n  {failure.text}")
 
-    def request_stop(number: int) -> None:
-        Outbox(job_store()).send(StopRequest(site=index, signal=number))
-
     try:
-        with StopSignals(request_stop):
+        with _stop_requests(outbox, index):
             site = Site(
                 setup,
                 setup.build_world(),
@@ -110,9 +119,9 @@ def main() -> int:
     """Run as the role that the only argument names."""
     role = sys.argv[1]
     setup = Setup.decode(sys.stdin.buffer.read())
-    if role == "site":
-        return run_site(setup, site_of_rank(int(os.environ["RANK"])))
     try:
+        if role == "site":
+            return run_site(setup, site_of_rank(int(os.environ["RANK"])))
         return run_coordinator(setup)
     except PowerTripError as error:
         complain(str(error))

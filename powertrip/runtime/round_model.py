@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from powertrip.config import Config
@@ -47,6 +48,14 @@ class RoundModel:
             return self._world.seconds_for(site, start_s, begin.steps[place] * self._batch_size)
         assert begin.deadline_s is not None
         return begin.deadline_s[place]
+
+    def stalled(self, begin: Begin, start_s: float) -> list[str]:
+        """Names of the members that never finish a round that starts at `start_s`."""
+        return [
+            self._world.names[site]
+            for site in begin.members
+            if not math.isfinite(self.local_s(begin, site, start_s))
+        ]
 
     def round_s(self, begin: Begin, start_s: float) -> float:
         """Seconds of one round: the slowest member's training, then the exchange."""

@@ -11,14 +11,14 @@ from powertrip.telemetry.events import Target
 
 
 class GoalSettings(Settings):
-    """When a run ends. Without a target it ends with its budget."""
+    """When a run ends: with its target, or with its budget."""
 
     accuracy: float | None = Field(default=None, gt=0, le=1)
-    """Test accuracy at which the run has reached its target; null sets no such target."""
+    """Test accuracy at which the run has reached its target; null with another target or none."""
     loss: float | None = Field(default=None, gt=0)
-    """Mean test loss at which the run has reached its target; null sets no such target."""
+    """Mean test loss at which the run has reached its target; null with another target or none."""
     max_rounds: int = Field(default=200, ge=1)
-    """Rounds after which the run ends in any case."""
+    """Rounds after which the run ends in any case; the target, where there is no other."""
     max_s: float | None = Field(default=None, gt=0)
     """Seconds of the training clock after which the run ends in any case; null sets no limit."""
 
@@ -29,13 +29,13 @@ class GoalSettings(Settings):
         return self
 
     @property
-    def target(self) -> Target | None:
-        """The target as the events name it."""
+    def target(self) -> Target:
+        """The target as the events name it; without another one, to do all the rounds."""
         if self.accuracy is not None:
             return Target(metric="test_accuracy", value=self.accuracy)
         if self.loss is not None:
             return Target(metric="test_loss", value=self.loss)
-        return None
+        return Target(metric="rounds", value=self.max_rounds)
 
 
 class RuntimeSettings(Settings):

@@ -16,7 +16,8 @@ class StopSignals:
     """Calls back once, from a thread of its own, at the first SIGINT or SIGTERM.
 
     A Python handler runs only between the main thread's bytecodes, so not before a collective
-    returns; the wake-up descriptor is written at once.
+    returns; the wake-up descriptor is written at once. Signals that were blocked are let through
+    until `close`: one that came before is not lost, and one that comes after does no harm.
 
     Parameters
     ----------
@@ -34,6 +35,7 @@ class StopSignals:
         )
         self._thread = threading.Thread(target=self._watch, name="stop-signals", daemon=True)
         self._thread.start()
+        self._previous_mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def _watch(self) -> None:
         called = False
@@ -46,7 +48,8 @@ class StopSignals:
                     self._callback(number)
 
     def close(self) -> None:
-        """Restore the previous handlers and end the thread."""
+        """Restore the previous mask and handlers, and end the thread."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._previous_mask)
         signal.set_wakeup_fd(self._previous_descriptor)
         for number, handler in self._previous.items():
             signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from powertrip.runtime.round_model import RoundModel
 from powertrip.runtime.setup import Setup, data_folder
 from powertrip.training.device import prepare_torch
 from powertrip.training.digest import digest
+from powertrip.training.errors import TrainingDiverged
 from powertrip.training.evaluation import evaluate
 from powertrip.training.flat import initial_model
 from powertrip.training.local import LocalResult, LocalTrainer
@@ -44,7 +46,7 @@ class _Joined:
     """What the beginning of a generation has cost."""
 
     seconds: float
-    bytes_sent: int
+    bytes_received: int
 
 
 class Site:
@@ -184,7 +186,7 @@ class Site:
     def _join(self, begin: Begin) -> tuple[Group | None, _Joined]:
         """Come into the generation's group, and give or take the model; None for a mere donor."""
         started_s = time.monotonic()
-        before = 0
+        received = 0
         if self._group is not None and set(self._group.members) != set(begin.members):
             self._leave_group()
         outsiders = {t.donor for t in begin.transfers} - set(begin.members)
@@ -193,17 +195,16 @@ class Site:
             involved = (*sorted(outsiders), *begin.members)
             with self._build_group(begin.generation, involved, "handover") as handover:
                 self._transfer(handover, begin)
-                before += handover.bytes_sent
+                received = handover.bytes_received
         if self.index not in begin.members:
             return None, _Joined(0.0, 0)
         if self._group is None:
             self._group = self._build_group(begin.generation, begin.members, "members")
-        sent_before = self._group.bytes_sent
-        if not outsiders:
-            self._transfer(self._group, begin)
+            if not outsiders:
+                self._transfer(self._group, begin)
+                received = self._group.bytes_received
         self._model.vector.copy_(self._committed)
-        sent = before + self._group.bytes_sent - sent_before
-        return self._group, _Joined(time.monotonic() - started_s, sent)
+        return self._group, _Joined(time.monotonic() - started_s, received)
 
     def _build_group(self, generation: int, members: tuple[int, ...], purpose: str) -> Group:
         return Group(
@@ -310,7 +311,7 @@ class Site:
                 validation=validation,
                 test=test,
                 rebuild_s=joined.seconds,
-                joined_bytes=joined.bytes_sent,
+                joined_bytes=joined.bytes_received,
             )
         )
 
@@ -323,6 +324,12 @@ class Site:
             evaluate(self._task, self._model, split, shard=share, shards=shares)
             for split in ("validation", "test")
         ]
+        if not all(math.isfinite(c.loss_sum) for c in counts):
+            raise TrainingDiverged(
+                f"after round {round_} the validation or test loss is no longer a number; lower "
+                f"training.lr ({self._config.training.lr:g}) or outer.lr "
+                f"({self._config.outer.learning_rate:g})"
+            )
         validation, test = (
             Tally(correct=c.correct, loss_sum=c.loss_sum, count=c.count) for c in counts
         )

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from powertrip.runtime.setup import Setup
+from powertrip.runtime.signals import STOP_SIGNALS
 
 _PR_SET_PDEATHSIG = 1
 _HANDLED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGALRM}
@@ -105,6 +106,7 @@ class Supervisor:
 
     def _handle(self, number: int) -> None:
         if number == signal.SIGALRM:
+            self._stopping = True
             for role, child in self._children.items():
                 if child.poll() is None:
                     _tell(f"the {role} process did not end within {self._grace_s:g} s: killed")
@@ -141,7 +143,8 @@ class Supervisor:
 
 def _prepare_child() -> None:
     """In the child, before it becomes another program."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+    # A request to stop waits until the child can hear it (runtime.signals), and kills it never.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED.difference(STOP_SIGNALS))
     die_with_parent(signal.SIGKILL)
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from powertrip.runtime.accounts import RoundAccount, RoundTimes, measured_times
 from powertrip.runtime.clock import TrainingClock
+from powertrip.runtime.errors import SitesStalled
 from powertrip.runtime.messages import Begin, Report
 from powertrip.runtime.observer import Observer
 
@@ -73,11 +74,19 @@ class ModelledTime:
         return self._now_s + self._rebuild_s
 
     def account(self, begin: Begin, reports: Sequence[Report]) -> RoundAccount:
-        """Advance the clock by the modelled round."""
+        """Advance the clock by the modelled round.
+
+        Raises
+        ------
+        SitesStalled
+            By the model the round never ends.
+        """
         model = self._observer.round_model
         rebuild_s, self._rebuild_s = self._rebuild_s, 0.0
         start_s = self._now_s
         trains_s = start_s + rebuild_s
+        if stalled := model.stalled(begin, trains_s):
+            raise SitesStalled(stalled, reports[0].round)
         local_s = tuple(model.local_s(begin, report.site, trains_s) for report in reports)
         round_s = model.round_s(begin, trains_s)
         self._now_s = trains_s + round_s

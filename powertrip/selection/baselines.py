@@ -81,7 +81,8 @@ class Centralized:
         site = int(np.argmax(np.where(usable, observation.power_w, -np.inf)))
         outlook = look(observation, self.settings, among=np.arange(observation.sites) == site)
         power_w = observation.power_w[site]
-        return _take(self.name, outlook, 1, f"site {site} has most power ({power_w:.6g} W)")
+        reason = f"{observation.listed([site])} has most power ({power_w:.6g} W)"
+        return _take(self.name, outlook, 1, reason)
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,6 @@ class FixedRadius:
             if not usable[site]:
                 site = int(np.argmax(usable))
             within = np.arange(observation.sites) == site
-            reason = f"{reason}; site {site} is the nearest that is usable"
+            reason = f"{reason}; {observation.listed([site])} is the nearest that is usable"
         outlook = look(observation, self.settings, among=within)
         return _take(self.name, outlook, outlook.order.size, reason)

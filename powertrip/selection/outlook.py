@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -140,10 +140,3 @@ def look(
     return Outlook(
         observation, terms, WORK_RULES[settings.work], PROJECTORS[settings.projector], order
     )
-
-
-def listed(sites: Sequence[int], most: int = 5) -> str:
-    """Return the site numbers in words, e.g. "site 3", "sites 1, 4 and 7 more"."""
-    names = ", ".join(map(str, sites[:most]))
-    rest = f" and {len(sites) - most} more" if len(sites) > most else ""
-    return f"site{'' if len(sites) == 1 else 's'} {names}{rest}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from powertrip.selection.checks import IntArray
-from powertrip.selection.outlook import Outlook, listed, look
+from powertrip.selection.outlook import Outlook, look
 from powertrip.selection.types import Candidate, Decision, Observation
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class PowerTrip:
         table = outlook.table(self._window(k, outlook), current=k)
         reason = f"start with {k} of {usable} usable sites"
         if lost:
-            reason = f"all members lost power or link ({listed(lost)}): {reason}"
+            reason = f"all members lost power or link ({outlook.observation.listed(lost)}): {reason}"
         return outlook.decision(self.name, k, table, reason)
 
     def _bounded(self, count: int, outlook: Outlook) -> int:
@@ -107,6 +107,7 @@ def _replaced(outlook: Outlook, k: int, lost: list[int]) -> str:
     is_lost[lost] = True
     newcomers = np.flatnonzero(is_member & ~was_member).tolist()
     outranked = np.flatnonzero(was_member & ~is_member & ~is_lost).tolist()
+    listed = outlook.observation.listed
     text = f"; {listed(lost)} lost power or link" if lost else ""
     if outranked and newcomers:
         text += f"; {listed(newcomers)} in for {listed(outranked)}"

@@ -46,7 +46,8 @@ def communication_weight(terms: RoundTerms) -> float:
     Full power, so that a site which gains power does not move the weights against itself.
     """
     delay_s = float(np.median(terms.delay_s[terms.usable]))
-    compute_s = terms.base_steps * float(np.median(terms.full_power_step_s[terms.usable]))
+    full_power_s = terms.base_steps * terms.full_power_step_s
+    compute_s = float(np.median(full_power_s[terms.usable]))
     return delay_s / (delay_s + compute_s)
 
 

@@ -68,7 +68,7 @@ class RoundTerms:
     usable
         Whether the site can take part at all.
     base_steps
-        Local steps of a member before a work rule changes them.
+        Local steps of each site as a member, before a work rule changes them.
     """
 
     step_s: FloatArray
@@ -77,7 +77,7 @@ class RoundTerms:
     own_s: FloatArray
     power_w: FloatArray
     usable: BoolArray
-    base_steps: int
+    base_steps: IntArray
 
 
 def round_terms(observation: Observation, min_delay_s: float) -> RoundTerms:
@@ -148,18 +148,18 @@ class Straggler:
         slower = np.append(True, own_s[1:] > np.maximum.accumulate(own_s)[:-1])
         slowest = np.maximum.accumulate(np.where(slower, np.arange(order.size), 0))
         site = order[slowest]
-        return RoundTimes(terms.base_steps * terms.step_s[site], terms.delay_s[site])
+        return RoundTimes(terms.base_steps[site] * terms.step_s[site], terms.delay_s[site])
 
     def work(self, terms: RoundTerms, members: IntArray) -> Work:
         """Return the base steps for every member."""
-        return Work(steps=(terms.base_steps,) * members.size)
+        return Work(steps=tuple(terms.base_steps[members].tolist()))
 
 
 class Pooled:
     """A fixed total of steps is split in proportion to speed, so that all end together.
 
-    ``tau = total / sum_i(throughput_i) + max_i T_i``, where the total is the base steps times the
-    number of all sites, whatever k is; no member does less than one step, which a site of little
+    ``tau = total / sum_i(throughput_i) + max_i T_i``, where the total is the base steps of
+    all sites together, whatever k is; no member does less than one step, which a site of little
     power may need longer for.
     """
 
@@ -183,7 +183,7 @@ class Pooled:
 
     @staticmethod
     def _total_steps(terms: RoundTerms) -> int:
-        return terms.base_steps * terms.usable.size
+        return int(terms.base_steps.sum())
 
 
 WORK_RULES: dict[str, WorkRule] = {"straggler": Straggler(), "pooled": Pooled()}

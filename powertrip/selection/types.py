@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -218,8 +219,11 @@ class Observation:
         Measured exchange time divided by the modelled one, as learned so far.
     update_bytes
         Size of one update.
-    batch_size, base_steps
-        Samples per local step, and local steps of a member before a work rule changes them.
+    batch_size
+        Samples per local step.
+    base_steps
+        Local steps of each site as a member, before a work rule changes them; a number stands for
+        the same at all of them.
     interval_rounds
         Rounds between two decisions.
     members
@@ -232,6 +236,8 @@ class Observation:
         What a rebuild of the process group costs.
     seed
         Seed of the run.
+    names
+        Names of the sites, for reasons in words; may be left out.
 
     Raises
     ------
@@ -255,13 +261,14 @@ class Observation:
     communication_correction: float
     update_bytes: int
     batch_size: int
-    base_steps: int
+    base_steps: IntArray
     interval_rounds: int
     members: tuple[int, ...]
     previous: Decision | None
     gains: FloatArray
     rebuild_s: float
     seed: int
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -273,6 +280,11 @@ class Observation:
             checks.each_within(f"observation.{name}", getattr(self, name), 0, _MOST)
         put(self, "samples", checks.whole_numbers("observation.samples", self.samples, n))
         checks.each_within("observation.samples", self.samples, 0)
+        base_steps = self.base_steps
+        if np.ndim(base_steps) == 0:
+            base_steps = np.full(n, checks.whole("observation.base_steps", base_steps))
+        put(self, "base_steps", checks.whole_numbers("observation.base_steps", base_steps, n))
+        checks.each_within("observation.base_steps", self.base_steps, 1)
         put(self, "reachable", checks.booleans("observation.reachable", self.reachable, n))
         for name in ("rtt_s", "up", "down"):
             put(self, name, checks.floats(f"observation.{name}", getattr(self, name), n))
@@ -283,7 +295,7 @@ class Observation:
         checks.each_within("observation.gains", self.gains, -_MOST, _MOST)
 
         lowest = {"round": 0, "generation": 0, "hub": 0, "seed": None}
-        lowest |= dict.fromkeys(("update_bytes", "batch_size", "base_steps", "interval_rounds"), 1)
+        lowest |= dict.fromkeys(("update_bytes", "batch_size", "interval_rounds"), 1)
         for name, low in lowest.items():
             put(self, name, checks.whole(f"observation.{name}", getattr(self, name), low))
         put(self, "time_s", checks.real("observation.time_s", self.time_s))
@@ -296,6 +308,9 @@ class Observation:
         if self.hub >= n:
             raise RecordError(f"observation.hub: expected a site from 0 to {n - 1}")
         put(self, "members", checks.site_numbers("observation.members", self.members, n))
+        put(self, "names", tuple(self.names))
+        if self.names and len(self.names) != n:
+            raise RecordError(f"observation.names: expected {n} names, got {len(self.names)}")
         if not (self.previous is None or isinstance(self.previous, Decision)):
             raise RecordError("observation.previous: expected a Decision or None")
 
@@ -309,6 +324,11 @@ class Observation:
         """The current members as an array, shape [number of members]."""
         return np.array(self.members, dtype=np.int64)
 
+    def listed(self, sites: Sequence[int], most: int = 5) -> str:
+        """Return sites in words, by their names where these are known, e.g. "site 3"."""
+        words = ", ".join(self.names[i] if self.names else f"site {i}" for i in sites[:most])
+        return words + (f" and {len(sites) - most} more" if len(sites) > most else "")
+
     def replace(self, **changes: Any) -> Observation:
         """Return a copy with some fields changed, validated again."""
         return dataclasses.replace(self, **changes)
@@ -319,7 +339,7 @@ class Observation:
         for name in _names(type(self)):
             value = getattr(self, name)
             obj[name] = checks.to_json_list(value) if isinstance(value, np.ndarray) else value
-        obj["members"] = list(self.members)
+        obj["members"], obj["names"] = list(self.members), list(self.names)
         obj["previous"] = None if self.previous is None else self.previous.to_json()
         return obj
 

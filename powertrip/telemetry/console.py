@@ -63,13 +63,12 @@ def build_console(
 
 def start_lines(event: events.RunStarted) -> list[str]:
     """The lines that open a run."""
-    metric = event.target.metric
     lines = [
         f"PowerTrip {event.powertrip_version}: {event.name}, run {event.run_id}",
         f"  {words.count(len(event.sites), 'site')}, policy {event.policy}, seed {event.seed}",
         f"  {event.pacing} pacing, {event.clock} clock, {event.backend}, "
         f"torch {event.torch_version}",
-        f"  target: {metric.replace('_', ' ')} of {words.score(event.target.value, metric)}",
+        f"  target: {words.goal(event.target.value, event.target.metric)}",
     ]
     if event.metrics_url:
         lines.append(f"  metrics: {event.metrics_url}")

@@ -13,7 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 VERSION: Final = 1
 
-Metric = Literal["test_accuracy", "validation_accuracy", "test_loss", "validation_loss"]
+Metric = Literal[
+    "test_accuracy", "validation_accuracy", "test_loss", "validation_loss", "rounds"
+]
 Outcome = Literal["reached", "budget", "interrupted", "failed"]
 
 
@@ -303,7 +305,7 @@ class Round(Event):
 
     def value(self, metric: Metric) -> float | None:
         """The round's value of a metric; None where it was not evaluated."""
-        found: float | None = getattr(self, metric)
+        found: float | None = self.round if metric == "rounds" else getattr(self, metric)
         return found
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, get_args
 
 from powertrip.errors import PowerTripError
 from powertrip.telemetry import events, words
 from powertrip.telemetry.eventlog import EVENT_LOG
-from powertrip.telemetry.events import Event, Outcome, Record, Target
+from powertrip.telemetry.events import Event, Metric, Outcome, Record, Target
 
 SUMMARY_FILE = "summary.json"
 """Name of the summary in a run's folder."""
@@ -173,8 +173,8 @@ class Tally:
         self._energy_j += event.energy_j
         self._bytes_sent += event.bytes_sent
         self._digest = event.digest
-        for metric in ("validation_accuracy", "test_accuracy", "validation_loss", "test_loss"):
-            value = getattr(event, metric)
+        for metric in get_args(Metric):
+            value = event.value(metric)
             if value is not None:
                 self._values[metric] = value
         if self._reached is None and self._start is not None:
@@ -253,7 +253,7 @@ _OUTCOMES = {
 def render_summary(summary: Summary) -> str:
     """The summary as lines of text, at most 80 columns where names and paths are short."""
     metric = summary.target.metric
-    target = f"{metric.replace('_', ' ')} of {words.score(summary.target.value, metric)}"
+    target = words.goal(summary.target.value, metric)
     last = words.score(summary.target_value, metric)
     lines = [
         f"{summary.name}, policy {summary.policy}, seed {summary.seed}: "

@@ -42,10 +42,19 @@ def _three_digits(value: float) -> str:
 
 
 def score(value: float | None, metric: str) -> str:
-    """An accuracy as a percentage, a loss as a number; `-` for None."""
+    """An accuracy as a percentage, a loss or rounds as a number; `-` for None."""
     if value is None:
         return "-"
+    if metric == "rounds":
+        return f"{value:.0f}"
     return f"{value:.4g}" if metric.endswith("_loss") else f"{value * 100:.1f} %"
+
+
+def goal(value: float, metric: str) -> str:
+    """What a run trains for: `test accuracy of 96.0 %`, `200 rounds`."""
+    if metric == "rounds":
+        return count(int(value), "round")
+    return f"{metric.replace('_', ' ')} of {score(value, metric)}"
 
 
 def count(number: int, noun: str) -> str:

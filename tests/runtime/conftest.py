@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from powertrip.config import default_path, load_config
 from powertrip.errors import PowerTripError
-from powertrip.runtime.coordinator import Coordinator
-from powertrip.runtime.messages import Failure, StopRequest
 from powertrip.runtime.control import Outbox
+from powertrip.runtime.coordinator import Coordinator
+from powertrip.runtime.messages import Failure, Ready, StopRequest
 from powertrip.runtime.setup import Setup
 from powertrip.runtime.site import Site
 from powertrip.telemetry import events
@@ -29,6 +29,7 @@ QUICK = (
     "telemetry.console=none",
     "training.local_steps=2",
     "training.batch_size=8",
+    "runtime.silence_limit_s=30",
 )
 
 
@@ -82,21 +83,23 @@ class Jobs:
         run_dir.mkdir()
         errors: dict[int, PowerTripError] = {}
 
-        def work(index: int) -> None:
-            site = None
+        def work(site: Site) -> None:
             try:
-                site = Site(setup, setup.build_world(), index, connect)
-                if sabotage:
-                    sabotage(site)
                 site.run()
             except PowerTripError as error:
-                errors[index] = error
-                Outbox(connect()).send(Failure.of(error, index))
+                errors[site.index] = error
+                Outbox(connect()).send(Failure.of(error, site.index))
 
-        threads = [
-            threading.Thread(target=work, args=(i,))
-            for i in range(len(setup.config.sites.selected))
+        # One after the other: the initial model is drawn from torch's generator, which threads
+        # share and processes do not.
+        sites = [
+            Site(setup, setup.build_world(), index, connect)
+            for index in range(len(setup.config.sites.selected))
         ]
+        for site in sites:
+            if sabotage:
+                sabotage(site)
+        threads = [threading.Thread(target=work, args=(site,), daemon=True) for site in sites]
         with Telemetry(setup.config.telemetry, run_dir) as telemetry:
             if on_event:
                 emit = telemetry.emit
@@ -121,3 +124,46 @@ class Jobs:
 @pytest.fixture
 def jobs(tmp_path: Path) -> Jobs:
     return Jobs(tmp_path)
+
+
+THREE_SITES = """
+sites:
+  list:
+    - {name: paris, samples_per_s: 100, power: {kind: constant, watts: 2000}}
+    - {name: rome, samples_per_s: 100, power: {kind: constant, watts: 1000}}
+    - {name: oslo, samples_per_s: 50, gpus: 4, power: {kind: csv, path: oslo.csv, after_end: zero}}
+network:
+  kind: matrix
+  rtt_s: [[0, 0.1, 0.2], [0.1, 0, 1], [0.2, 1, 0]]
+  bandwidth_bps: [[0, 8.e+6, 8.e+6], [8.e+6, 0, 8.e+6], [16.e+6, 8.e+6, 0]]
+training: {batch_size: 10}
+selection: {min_delay_s: 0.05, adjustment_interval: 6, clock: modelled}
+runtime: {rebuild_s: 0.25}
+"""
+
+
+class ThreeSites(Setup):
+    """Sites of 100, 50 and 25 samples/s; the last has half of that from second 10, none from 20."""
+
+    def ready(
+        self, *, samples: Sequence[int] = (10, 20, 30), steps: Sequence[int] = (4, 4, 4)
+    ) -> list[Ready]:
+        return [
+            Ready(
+                site=site,
+                samples=held,
+                steps=work,
+                update_bytes=500_000,
+                digest="d",
+                backend="gloo",
+            )
+            for site, (held, work) in enumerate(zip(samples, steps, strict=True))
+        ]
+
+
+@pytest.fixture
+def three_sites(tmp_path: Path) -> ThreeSites:
+    (tmp_path / "oslo.csv").write_text("time_s,site,watts\n0,oslo,500\n10,oslo,250\n")
+    path = tmp_path / "three-sites.yaml"
+    path.write_text(THREE_SITES)
+    return ThreeSites(load_config(path), tmp_path)

@@ -188,7 +188,7 @@ def test_all_members_lost_starts_anew(observe):
     made = decide(seen, initial_count=2, patience=5)
     assert made.members == (5, 4)
     assert made.reason == (
-        "all members lost power or link (sites 0, 1, 2): start with 2 of 3 usable sites"
+        "all members lost power or link (site 0, site 1, site 2): start with 2 of 3 usable sites"
     )
 
 

@@ -111,9 +111,9 @@ def test_prefixes_agree_with_the_definition(any_observation, data, name):
         speed = seen.throughput[members]
         delay_s = terms.delay_s[members]
         if name == "straggler":
-            expected = max(seen.base_steps * seen.batch_size / speed + delay_s)
+            expected = max(seen.base_steps[members] * seen.batch_size / speed + delay_s)
         else:
-            total = seen.sites * seen.base_steps * seen.batch_size
+            total = seen.base_steps.sum() * seen.batch_size
             shared_s = total / sum(speed)
             expected = max(shared_s, max(seen.batch_size / speed)) + max(delay_s)
         assert round_s[k - 1] == pytest.approx(expected)
@@ -126,7 +126,7 @@ def test_pooled_work_is_the_fixed_total_at_balanced_times(any_observation, data)
     terms = round_terms(seen, 0.01)
     members = np.flatnonzero(terms.usable)
     steps = np.array(WORK_RULES["pooled"].work(terms, members).steps)
-    total = seen.base_steps * seen.sites
+    total = seen.base_steps.sum()
     assert steps.min() >= 1
     assert steps.sum() == total or (steps.sum() > total and steps.min() == 1)
     # nobody with more than the minimum works longer than one of its steps over the fair time

@@ -172,3 +172,20 @@ def test_json_with_wrong_keys_or_values_is_refused(observe):
         Observation.from_json(obj | {"up": None})
     with pytest.raises(RecordError, match="expected an object"):
         Decision.from_json([])
+
+
+def test_base_steps_are_the_same_everywhere_or_one_number_a_site(observe):
+    assert observe(throughput=[1.0, 2.0], base_steps=7).base_steps.tolist() == [7, 7]
+    assert observe(throughput=[1.0, 2.0], base_steps=[3, 4]).base_steps.tolist() == [3, 4]
+    with pytest.raises(RecordError, match=r"base_steps: expected shape \(2,\)"):
+        observe(throughput=[1.0, 2.0], base_steps=[1, 2, 3])
+
+
+def test_sites_in_words_have_their_names_where_these_are_known(observe):
+    seen = observe(throughput=[1.0] * 8)
+    assert seen.listed([3, 1]) == "site 3, site 1"
+    named = seen.replace(names=tuple("abcdefgh"))
+    assert named.listed([3, 1]) == "d, b"
+    assert named.listed(range(8)) == "a, b, c, d, e and 3 more"
+    with pytest.raises(RecordError, match="expected 8 names, got 2"):
+        seen.replace(names=("a", "b"))

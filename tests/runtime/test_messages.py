@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from powertrip.errors import ConfigError
+from powertrip.runtime.errors import ControlPlaneError
+from powertrip.runtime.messages import (
+    Begin,
+    Commit,
+    Failure,
+    Finished,
+    Ready,
+    Report,
+    Stop,
+    StopRequest,
+    Tally,
+    Transfer,
+    decode_entry,
+    decode_mail,
+)
+
+BEGIN = Begin(
+    generation=2,
+    members=(3, 0),
+    steps=None,
+    deadline_s=(0.1, 1 / 3),
+    first_round=5,
+    rounds=4,
+    transfers=(Transfer(donor=0, newcomer=3),),
+    clock_s=1e-9,
+)
+ENTRIES = [
+    BEGIN,
+    BEGIN.model_copy(update={"steps": (1, 2), "deadline_s": None, "transfers": ()}),
+    Commit(generation=1, round=2),
+    Stop(after_round=3, keeper=None, checkpoint="/tmp/ü.pt"),
+    Stop(after_round=3, keeper=4, checkpoint=""),
+]
+TALLY = Tally(correct=3.5, loss_sum=0.1, count=7)
+MAILS = [
+    Ready(site=1, samples=2, steps=3, update_bytes=4, digest="d", backend="gloo"),
+    Report(
+        site=1, generation=2, round=3, steps=4, samples=5, loss=0.1 + 0.2, local_s=1, lag_s=0,
+        exchange_s=2, evaluation_s=3, bytes_sent=10**12, digest="d", validation=TALLY, test=None,
+        rebuild_s=0, joined_bytes=0,
+    ),
+    StopRequest(site=0, signal=15),
+    Failure(site=2, error="OSError", text='a "quoted"\nline', exit_code=1, survives=True),
+    Finished(site=2),
+    Finished(site=2, checkpoint="c.pt", checkpoint_bytes=3, checkpoint_s=0.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("message", ENTRIES)
+def test_entries_of_the_log_arrive_as_they_were_sent(message):
+    assert decode_entry(message.encode()) == message
+
+
+@pytest.mark.parametrize("message", MAILS)
+def test_mails_arrive_as_they_were_sent(message):
+    assert decode_mail(message.encode()) == message
+
+
+@pytest.mark.parametrize("message", MAILS)
+def test_a_mail_is_no_entry(message):
+    with pytest.raises(ControlPlaneError, match="a message on the control plane cannot be read"):
+        decode_entry(message.encode())
+
+
+@pytest.mark.parametrize("message", ENTRIES)
+def test_an_entry_is_no_mail(message):
+    with pytest.raises(ControlPlaneError):
+        decode_mail(message.encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"round": "next"}, "commit.round: Input should be a valid integer"),
+        ({"extra": 1}, "commit.extra: Extra inputs are not permitted"),
+        ({"kind": "commmit"}, "does not match any of the expected tags"),
+        ({"generation": None}, "commit.generation"),
+    ],
+)
+def test_a_message_that_does_not_fit_says_where(change, text):
+    fields = Commit(generation=1, round=2).model_dump() | change
+    with pytest.raises(ControlPlaneError, match=text):
+        decode_entry(json.dumps(fields).encode())
+
+
+@settings(max_examples=50)
+@given(st.binary() | st.recursive(
+    st.none() | st.integers() | st.text(), lambda inner: st.lists(inner)
+    | st.dictionaries(st.text() | st.just("kind"), inner | st.sampled_from(["begin", "ready"])),
+).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+def test_whatever_else_arrives_is_refused(data):
+    for decode in (decode_entry, decode_mail):
+        with pytest.raises(ControlPlaneError):
+            decode(data)
+
+
+def test_messages_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        BEGIN.generation = 3
+
+
+def test_the_failure_that_tells_of_an_error():
+    failure = Failure.of(ConfigError(["a: is wrong"], "x.yaml"), 4, survives=True)
+    assert failure == Failure(
+        site=4,
+        error="ConfigError",
+        text="1 problem in x.yaml:\n  a: is wrong",
+        exit_code=2,
+        survives=True,
+    )
+    assert not Failure.of(ControlPlaneError("gone"), 0).survives

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from powertrip.runtime import clock
+from powertrip.runtime.errors import SitesStalled
+from powertrip.runtime.messages import Begin
+from powertrip.runtime.observer import Observer
+from powertrip.runtime.timekeeping import MeasuredTime, ModelledTime
+
+
+def begin(members, steps) -> Begin:
+    return Begin(
+        generation=1, members=members, steps=steps, deadline_s=None, first_round=1, rounds=1,
+        transfers=(), clock_s=0.0,
+    )  # fmt: skip
+
+
+def report(site, **changes):
+    fields = {"local_s": 9.0, "exchange_s": 8.0, "evaluation_s": 0.0, "rebuild_s": 7.0}
+    return SimpleNamespace(site=site, round=3, **fields | changes)
+
+
+@pytest.fixture
+def modelled(three_sites):
+    observer = Observer(three_sites.build_world(), three_sites.config, three_sites.ready())
+    return ModelledTime(observer)
+
+
+def test_modelled_rounds_follow_each_other_without_the_wall(modelled):
+    work = begin((0, 1), (4, 4))
+    assert modelled.now_s() == 0
+    assert modelled.begin(rebuild=True) == 0.25
+    first = modelled.account(work, [report(0), report(1, evaluation_s=2.0)])
+    # Training takes 0.4 and 0.8 s, rome's link 1.1 s, the rebuild 0.25 s by the settings.
+    assert first.start_s == 0
+    assert first.end_s == pytest.approx(0.25 + 0.8 + 1.1)
+    assert first.local_s == pytest.approx((0.4, 0.8))
+    assert first.times.local_s == pytest.approx(0.8)
+    assert first.times.exchange_s == pytest.approx(1.1)
+    assert (first.times.rebuild_s, first.times.evaluation_s) == (0.25, 2.0)
+    second = modelled.account(work, [report(0), report(1)])
+    assert second.start_s == first.end_s == pytest.approx(2.15)
+    assert second.end_s == modelled.now_s() == pytest.approx(2.15 + 1.9)
+    assert second.times.rebuild_s == 0
+
+
+def test_a_generation_of_the_same_members_costs_no_rebuild(modelled):
+    assert modelled.begin(rebuild=False) == 0
+    account = modelled.account(begin((0,), (4,)), [report(0)])
+    assert account.times.rebuild_s == 0
+    assert account.end_s == pytest.approx(0.4 + 0.05)
+
+
+def test_the_power_at_the_modelled_time_counts(modelled):
+    modelled.account(begin((0,), (95,)), [report(0)])  # 9.5 s, and 0.05 s for the exchange
+    account = modelled.account(begin((2,), (5,)), [report(2)])
+    # oslo does 25 samples/s until second 10, then 12.5.
+    assert account.local_s[0] == pytest.approx(0.45 + (50 - 0.45 * 25) / 12.5)
+
+
+def test_a_round_that_never_ends_names_who_stalls_it(modelled):
+    modelled.account(begin((0,), (220,)), [report(0)])
+    before_s = modelled.now_s()
+    with pytest.raises(SitesStalled, match="round 3 never ends by the model: the power of oslo"):
+        modelled.account(begin((0, 2), (1, 1)), [report(0), report(2)])
+    assert modelled.now_s() == before_s
+
+
+def test_measured_time_is_the_wall_without_evaluations(monkeypatch):
+    wall = SimpleNamespace(now_s=50.0)
+    monkeypatch.setattr(clock.time, "monotonic", lambda: wall.now_s)
+    measured = MeasuredTime()
+    wall.now_s += 1.0
+    assert measured.begin(rebuild=True) == 1.0
+    wall.now_s += 6.0
+    reports = [
+        report(0, local_s=2.0, exchange_s=3.0, evaluation_s=0.5, rebuild_s=0.1),
+        report(1, local_s=4.0, exchange_s=1.0, evaluation_s=1.5, rebuild_s=0.2),
+    ]
+    first = measured.account(begin((0, 1), (1, 1)), reports)
+    assert (first.start_s, first.end_s) == (0.0, 7.0 - 1.5)
+    assert first.local_s == (2.0, 4.0)
+    assert (first.times.local_s, first.times.exchange_s) == (4.0, 1.0)
+    assert (first.times.evaluation_s, first.times.rebuild_s) == (1.5, 0.2)
+    wall.now_s += 2.0
+    second = measured.account(begin((0, 1), (1, 1)), reports)
+    assert (second.start_s, second.end_s) == (5.5, 6.0)
+    assert measured.now_s() == 6.0
