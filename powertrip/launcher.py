@@ -15,7 +15,7 @@ from pathlib import Path
 
 from powertrip.config import default_path
 from powertrip.errors import PowerTripError
-from powertrip.train import resolve
+from powertrip.runtime.setup import Setup
 
 
 def launch(path: Path | None, overrides: Sequence[str], *, json_summary: bool = False) -> int:
@@ -34,7 +34,8 @@ def launch(path: Path | None, overrides: Sequence[str], *, json_summary: bool = 
         0, or the exit code of the run.
     """
     try:
-        setup = resolve(path, overrides, json_summary=json_summary)
+        setup = Setup.resolve(path, overrides, json_summary=json_summary)
+        setup.build_world()
     except PowerTripError as error:
         print(f"powertrip: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return error.exit_code

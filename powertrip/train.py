@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-from powertrip.config import default_path, load_config
-from powertrip.errors import PowerTripError
-from powertrip.runtime.membership import HUB, check_world_size, site_of_rank
-from powertrip.runtime.setup import Setup
-from powertrip.runtime.supervisor import Supervisor, child_environment
 
 _LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 
@@ -40,33 +35,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_intermixed_args(arguments)
 
 
-def resolve(path: Path | None, overrides: Sequence[str], *, json_summary: bool = False) -> Setup:
-    """Read and check everything that can be checked before any process is started.
-
-    Parameters
-    ----------
-    path, overrides
-        As `load_config` takes them.
-    json_summary
-        End standard output with the summary as one line of JSON.
-
-    Raises
-    ------
-    InputError
-        The scenario, or a file that it names, cannot be used.
-    """
-    path = path or default_path()
-    setup = Setup(
-        config=load_config(path, overrides),
-        base_dir=path.resolve().parent,
-        json_summary=json_summary,
-    )
-    setup.build_world()
-    return setup
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Supervise one site under a launcher, or be the launcher."""
+    # Ctrl-C before anything is running ends this process, and shows nobody a traceback: that is
+    # why the imports that take time come after it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     options = parse(arguments)
     if all(name in os.environ for name in _LAUNCHER_VARIABLES):
         return _supervise(options)
@@ -76,9 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _supervise(options: argparse.Namespace) -> int:
+    from powertrip.errors import PowerTripError
+    from powertrip.runtime.membership import HUB, check_world_size, site_of_rank
+    from powertrip.runtime.setup import Setup
+    from powertrip.runtime.supervisor import Supervisor, child_environment
+
     rank = int(os.environ["RANK"])
     try:
-        setup = resolve(options.config, options.overrides, json_summary=options.json)
+        setup = Setup.resolve(options.config, options.overrides, json_summary=options.json)
+        setup.build_world()
         check_world_size(int(os.environ["WORLD_SIZE"]), len(setup.config.sites.selected))
     except PowerTripError as error:
         if os.environ["LOCAL_RANK"] == "0":  # all processes of a machine find the same

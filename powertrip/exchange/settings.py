@@ -13,6 +13,6 @@ class ExchangeSettings(Settings):
     """How the members of a generation average their updates."""
 
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """Collectives library: nccl needs a GPU a process; auto takes it where that holds, else gloo."""
+    """Collectives library: nccl needs a GPU per process; auto takes it where it can, else gloo."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Seconds after which a collective or the building of a group is given up."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from powertrip.config import Config
+from powertrip.config import Config, default_path, load_config
 from powertrip.world.world import World, build_world
 
 DATA_VARIABLE = "POWERTRIP_DATA"
@@ -37,6 +38,20 @@ class Setup:
     config: Config
     base_dir: Path
     json_summary: bool = False
+
+    @classmethod
+    def resolve(
+        cls, path: Path | None, overrides: Sequence[str], *, json_summary: bool = False
+    ) -> Self:
+        """Read a scenario, as `load_config` takes it; None means the packaged one.
+
+        Raises
+        ------
+        ConfigError
+            With every problem at once.
+        """
+        path = path or default_path()
+        return cls(load_config(path, overrides), path.resolve().parent, json_summary)
 
     def encode(self) -> bytes:
         """As JSON, for a child process's standard input."""

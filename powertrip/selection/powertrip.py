@@ -63,7 +63,9 @@ class PowerTrip:
         table = outlook.table(self._window(k, outlook), current=k)
         reason = f"start with {k} of {usable} usable sites"
         if lost:
-            reason = f"all members lost power or link ({outlook.observation.listed(lost)}): {reason}"
+            reason = (
+                f"all members lost power or link ({outlook.observation.listed(lost)}): {reason}"
+            )
         return outlook.decision(self.name, k, table, reason)
 
     def _bounded(self, count: int, outlook: Outlook) -> int:

@@ -13,9 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 VERSION: Final = 1
 
-Metric = Literal[
-    "test_accuracy", "validation_accuracy", "test_loss", "validation_loss", "rounds"
-]
+Metric = Literal["test_accuracy", "validation_accuracy", "test_loss", "validation_loss", "rounds"]
 Outcome = Literal["reached", "budget", "interrupted", "failed"]
 
 
