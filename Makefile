@@ -53,6 +53,10 @@ bench-selection: $(INSTALLED)  ## How long a decision takes, up to 100,000 sites
 bench-round: $(INSTALLED)  ## The share of a round that is neither training nor exchange
 	$(BIN)/python -m benchmarks.round_overhead $(ARGS)
 
+.PHONY: bench-generations
+bench-generations: $(INSTALLED)  ## Whether 200 generations leave descriptors, threads, keys or memory behind
+	$(BIN)/python -m benchmarks.generations $(ARGS)
+
 .PHONY: clean
 clean:  ## Remove what was installed and built, but no runs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

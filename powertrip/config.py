@@ -30,7 +30,18 @@ from powertrip.world.settings import NetworkSettings, SitesSettings, WorldSettin
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which only true and false are booleans: `off`, `on`, `yes` and `no` are words."""
+    """YAML in which only true and false are booleans (`off` and `on` are words), and in which a
+    key cannot stand twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuse what a plain loader would let the later of two equal keys overwrite."""
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                line = key.start_mark.line + 1
+                raise yaml.YAMLError(f"line {line}: {key.value} stands there a second time")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 _Loader.yaml_implicit_resolvers = {

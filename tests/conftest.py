@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 # Read when torch is imported, which test modules do: each wait on a store that ends without news
-# would print a warning. Groups listen on loopback only.
+# would print a warning. Groups listen on loopback only. torch looks up the names of its peers'
+# addresses, which takes 5 s where no server answers.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 

@@ -357,3 +357,10 @@ def test_any_bytes_load_or_are_refused(write, content):
 )
 def test_any_override_loads_or_is_refused(write, key, value):
     refused_or_usable(write(MINIMAL), f"{key}={value}")
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path):
+    path = tmp_path / "twice.yaml"
+    path.write_text("name: a\nseed: 1\nname: b\n")
+    with pytest.raises(ConfigError, match="line 3: name stands there a second time"):
+        load_config(path)

@@ -415,6 +415,6 @@ class Coordinator:
                     path=mail.checkpoint,
                     bytes=mail.checkpoint_bytes,
                     seconds=mail.checkpoint_s,
-                    round=self._round,
+                    round=mail.checkpoint_round,
                 )
             )

@@ -151,6 +151,7 @@ class Finished(Message):
     kind: Literal["finished"] = "finished"
     site: int
     checkpoint: str | None = None
+    checkpoint_round: int = 0
     checkpoint_bytes: int = 0
     checkpoint_s: float = 0.0
     checkpoint_error: str | None = None

@@ -351,6 +351,7 @@ class Site:
                 done = Finished(
                     site=self.index,
                     checkpoint=str(path),
+                    checkpoint_round=self._last_round,
                     checkpoint_bytes=size,
                     checkpoint_s=time.monotonic() - started_s,
                 )

@@ -231,9 +231,15 @@ def test_children_on_one_machine_listen_on_loopback_only():
 
 
 def test_children_on_several_machines_choose_their_interface():
-    assert "GLOO_SOCKET_IFNAME" not in child_environment(ONE_MACHINE | {"WORLD_SIZE": "16"})
+    child = child_environment(ONE_MACHINE | {"WORLD_SIZE": "16"})
+    assert not {"GLOO_SOCKET_IFNAME", "RES_OPTIONS"} & child.keys()
 
 
 def test_what_the_user_has_set_stays():
-    own = {"GLOO_SOCKET_IFNAME": "eth7", "OMP_NUM_THREADS": "4", "TORCH_CPP_LOG_LEVEL": "INFO"}
+    own = {
+        "GLOO_SOCKET_IFNAME": "eth7",
+        "OMP_NUM_THREADS": "4",
+        "RES_OPTIONS": "edns0",
+        "TORCH_CPP_LOG_LEVEL": "INFO",
+    }
     assert child_environment(ONE_MACHINE | own) == ONE_MACHINE | own
