@@ -53,7 +53,7 @@ def test_renaming_the_sites_changes_nothing(any_observation, data, options):
     renamed = np.array(data.draw(st.permutations(range(seen.sites))))
     names = np.argsort(renamed)
     arrays = ["power_w", "throughput", "full_speed", "samples", "rtt_s", "up", "down"]
-    arrays += ["reachable", "distance_m"]
+    arrays += ["reachable", "distance_m", "base_steps"]
     other = seen.replace(
         **{name: getattr(seen, name)[renamed] for name in arrays},
         hub=int(names[seen.hub]),
