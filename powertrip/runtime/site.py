@@ -254,10 +254,7 @@ class Site:
     def _may_exchange(self, previous_round: int) -> bool:
         """Whether the round before is committed; if the run stops there, this round is dropped."""
         self._await_commit(previous_round)
-        if self._stop is None:
-            return True
-        self._model.vector.copy_(self._committed)
-        return False
+        return self._stop is None
 
     def _await_commit(self, round_: int) -> None:
         entry = self._log.next()
@@ -338,6 +335,7 @@ class Site:
     def _finish(self, stop: Stop) -> None:
         done = Finished(site=self.index)
         if stop.keeper == self.index:
+            self._model.vector.copy_(self._committed)  # drop what was begun beyond it
             path = Path(stop.checkpoint)
             started_s = time.monotonic()
             try:

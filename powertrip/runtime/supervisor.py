@@ -38,10 +38,11 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     child.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     child.setdefault("OMP_NUM_THREADS", "1")
     if environment["LOCAL_WORLD_SIZE"] == environment["WORLD_SIZE"]:
-        # On one machine nothing needs to listen beyond loopback.
         # torch asks for the names of its peers' addresses, and waits where no server answers.
         child.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
-        child.setdefault("GLOO_SOCKET_IFNAME", "lo" if Path("/sys/class/net/lo").exists() else "")
+        if Path("/sys/class/net/lo").exists():
+            # On one machine nothing needs to listen beyond loopback.
+            child.setdefault("GLOO_SOCKET_IFNAME", "lo")
     return child
 
 

@@ -1,12 +1,25 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from powertrip.exchange.errors import ExchangeError
+from powertrip.runtime.checkpoint import load_checkpoint
 from powertrip.runtime.site import Site
 from powertrip.telemetry import events
+from powertrip.training.digest import digest
 
 FOUR = ("sites.count=4", "goal.max_rounds=12", "selection.adjustment_interval=2")
+
+
+def check_checkpoint(job, *, rounds: int) -> None:
+    """The checkpoint holds the model of the last committed round, and no step beyond it."""
+    (event,) = job.of(events.Checkpoint)
+    content = load_checkpoint(job.run_dir / "checkpoint.pt")
+    assert event.round == content["round"] == rounds
+    # The digits model has parameters only, in the order of its state dict.
+    vector = torch.cat([tensor.flatten() for tensor in content["model"].values()])
+    assert digest(vector, content["outer_state"]) == content["digest"] == job.summary.digest
 
 
 def decisions(job):
@@ -125,14 +138,7 @@ def test_a_stop_request_finishes_the_round_and_saves_the_model(jobs):
     assert job.summary.outcome == "interrupted"
     assert job.summary.exit_code == 128 + 15
     assert 5 <= job.summary.rounds <= 6
-    (checkpoint,) = job.of(events.Checkpoint)
-    assert checkpoint.round == job.summary.rounds
-
-    from powertrip.runtime.checkpoint import load_checkpoint
-
-    content = load_checkpoint(job.run_dir / "checkpoint.pt")
-    assert content["round"] == job.summary.rounds
-    assert content["digest"] == job.summary.digest
+    check_checkpoint(job, rounds=job.summary.rounds)
 
 
 def test_diverging_members_are_named(jobs):
@@ -172,8 +178,7 @@ def test_an_exchange_that_breaks_ends_the_run_and_keeps_the_last_commit(jobs):
     assert failure.round == 4
     assert job.summary.rounds == 3
     assert job.summary.outcome == "failed"
-    (checkpoint,) = job.of(events.Checkpoint)
-    assert checkpoint.round == 3
+    check_checkpoint(job, rounds=3)
 
 
 @pytest.mark.parametrize("policy", ["powertrip", "static-k", "random-k", "all", "fixed-radius"])
