@@ -63,7 +63,12 @@ def _supervise(options: argparse.Namespace) -> int:
         if os.environ["LOCAL_RANK"] == "0":  # all processes of a machine find the same
             print(f"powertrip: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return error.exit_code
-    roles = ("coordinator", "site") if site_of_rank(rank) == HUB else ("site",)
+    roles: tuple[str, ...] = ("site",)
+    if site_of_rank(rank) == HUB:
+        roles = ("coordinator", "site")
+        count = len(setup.config.sites.selected)
+        # Importing torch takes each of them seconds.
+        print(f"powertrip: starting {count} sites", file=sys.stderr, flush=True)  # noqa: T201
     supervisor = Supervisor(
         setup,
         roles,
