@@ -25,6 +25,7 @@ from powertrip.runtime.signals import StopSignals
 from powertrip.runtime.site import Site
 from powertrip.telemetry.telemetry import Telemetry
 
+
 def complain(text: str) -> None:
     """Tell the user of an error, on standard error."""
     print(f"powertrip: {text}", file=sys.stderr, flush=True)  # noqa: T201
