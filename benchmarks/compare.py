@@ -60,7 +60,7 @@ def table(results: dict[str, list[dict[str, Any]]]) -> Table:
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column("policy")
     for name in ("time to target", "each seed", "to the best", "energy", "sites", "rounds"):
-        shown.add_column(name, justify="right")
+        shown.add_column(name, justify="right", no_wrap=True)
     for policy in sorted(results, key=lambda p: known[p] or float("inf")):
         summaries, time_s = results[policy], known[policy]
         shown.add_row(
