@@ -26,6 +26,13 @@ train: $(INSTALLED)  ## Train the default scenario: eight sites on this machine 
 compare: $(INSTALLED)  ## The default scenario under every policy, three seeds, side by side (about 25 minutes)
 	$(BIN)/python -m benchmarks.compare $(ARGS)
 
+.PHONY: uml
+uml:  # a kernel with sch_netem, for the tests of real links
+	@command -v linux.uml >/dev/null || { \
+	    [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    apt-get update -qq && apt-get install -y -qq user-mode-linux >/dev/null; \
+	} || echo "no linux.uml: the tests inside User-Mode Linux will not run (apt-get install user-mode-linux)"
+
 .PHONY: test
 test: lint types $(INSTALLED)  ## Lint, types and all tests
 	$(BIN)/pytest $(ARGS)

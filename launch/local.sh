@@ -9,4 +9,5 @@ fi
 sites=$1
 shift
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+PATH="$PATH:$(cd "$(dirname "$0")/.." && pwd)/.venv/bin"  # what `make install` has put there
 exec torchrun --standalone --nproc_per_node="$sites" -m powertrip.train "$@"

@@ -14,6 +14,7 @@ fi
 nodes=$1 per_node=$2 address=$3
 shift 3
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+PATH="$PATH:$(cd "$(dirname "$0")/.." && pwd)/.venv/bin"  # what `make install` has put there
 exec torchrun --nnodes="$nodes" --node-rank="$NODE" --nproc_per_node="$per_node" \
     --rdzv-backend=static --master-addr="$address" --master-port="${PORT:-29500}" \
     -m powertrip.train "$@"
