@@ -30,12 +30,16 @@ compare: $(INSTALLED)  ## The default scenario under every policy, three seeds, 
 uml:  # a kernel with sch_netem, for the tests of real links
 	@command -v linux.uml >/dev/null || { \
 	    [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-	    apt-get update -qq && apt-get install -y -qq user-mode-linux >/dev/null; \
+	    apt-get update -qq && apt-get install -y -qq user-mode-linux gcc libc6-dev >/dev/null; \
 	} || echo "no linux.uml: the tests inside User-Mode Linux will not run (apt-get install user-mode-linux)"
 
 .PHONY: test
 test: lint types $(INSTALLED)  ## Lint, types and all tests
 	$(BIN)/pytest $(ARGS)
+
+.PHONY: test-links
+test-links: uml $(INSTALLED)  ## The tests of netem that make namespaces and measure links (root, a quiet machine)
+	$(BIN)/pytest -m links tests/netem $(ARGS)
 
 .PHONY: lint
 lint: $(INSTALLED)

@@ -28,6 +28,8 @@ MODULES = (
     "cls_u32",
 )
 BOOT_S = 30.0
+XSTATE = Path(__file__).with_name("uml_xstate.c")
+COMPILER = "apt-get install -y gcc libc6-dev"
 
 
 class GuestFailed(Exception):
@@ -61,6 +63,19 @@ def kernel() -> Path | None:
     """Return the path of ``linux.uml``, or None where it is not installed."""
     found = shutil.which("linux.uml")
     return Path(found) if found else None
+
+
+def needs_compiler() -> bool:
+    """Return whether this processor's register state is larger than linux.uml 6.1 can hold."""
+    return "amx_tile" in Path("/proc/cpuinfo").read_text().split()
+
+
+def missing() -> str | None:
+    """Return what to install before `run` can work, as a command; None when all is there."""
+    commands = [] if kernel() else [INSTALL]
+    if needs_compiler() and not (shutil.which("cc") or shutil.which("gcc")):
+        commands.append(COMPILER)
+    return " && ".join(commands) or None
 
 
 def run(
@@ -156,6 +171,7 @@ def _boot(command: list[str], timeout_s: float) -> str:
                 "PATH": os.defpath,
                 "HOME": home,
                 "TMPDIR": _memory_folder(),
+                **_preload(Path(home)),
             },
         ) as process,
     ):
@@ -175,6 +191,21 @@ def _boot(command: list[str], timeout_s: float) -> str:
     return text
 
 
+def _preload(folder: Path) -> dict[str, str]:
+    """Compile uml_xstate.c where the processor needs it (its text says why)."""
+    if not needs_compiler():
+        return {}
+    library = folder / "uml_xstate.so"
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise GuestFailed(f"linux.uml needs a C compiler on a processor with AMX: {COMPILER}")
+    command = [compiler, "-O2", "-Wall", "-shared", "-fPIC", "-o", str(library), str(XSTATE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        raise GuestFailed(f"{XSTATE.name} does not compile:\n{done.stderr}")
+    return {"LD_PRELOAD": str(library)}
+
+
 def _memory_folder() -> str:
-    shared = Path("/dev/shm")  # noqa: S108
+    shared = Path("/dev/shm")
     return str(shared) if shared.is_dir() else tempfile.gettempdir()

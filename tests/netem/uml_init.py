@@ -82,8 +82,9 @@ def main() -> None:
         folder = Path(os.environ["UML_JOB"])
         job = json.loads((folder / "job.json").read_text())
         mount("sysfs", "/sys")
-        mount("devtmpfs", "/dev")
-        for path in ("/dev/shm", "/run"):  # noqa: S108
+        if " /dev devtmpfs " not in Path("/proc/mounts").read_text():
+            mount("devtmpfs", "/dev")
+        for path in ("/dev/shm", "/run"):
             Path(path).mkdir(exist_ok=True)
             mount("tmpfs", path, flags=MS_NOSUID | MS_NODEV)
         output.mkdir()

@@ -1,0 +1,63 @@
+"""Unix sockets as a server needs them."""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+from pathlib import Path
+
+from netem.errors import AddressInUse
+
+
+def listen(path: Path) -> socket.socket:
+    """Return a listening socket at a path, which replaces one that nobody listens at.
+
+    Raises
+    ------
+    netem.errors.AddressInUse
+        If another process listens there, or the path cannot be one.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        try:
+            listener.bind(str(path))
+        except OSError:
+            if not path.is_socket() or not _abandoned(path):
+                raise
+            path.unlink(missing_ok=True)
+            listener.bind(str(path))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise AddressInUse(
+            f"cannot listen at {path}: {error.strerror or error}; name a free path of at most 107 "
+            "bytes in a folder that can be written, or stop the daemon that listens there"
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _abandoned(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def hung_up(sock: socket.socket) -> bool:
+    """Return whether the other end has closed."""
+    poll = select.poll()
+    poll.register(sock, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def process_of(sock: socket.socket) -> int:
+    """Return the process that made the other end."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[:4], sys.byteorder)
