@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import socket
 import tempfile
 import time
 from collections.abc import Iterable
@@ -23,6 +22,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from netem.errors import EngineError, Unsupported
 from netem.launch import SOCKET_FOLDER_PREFIX, START_TIMEOUT_S
+from netem.sockets import abandoned
 
 _MARK = "netem "
 # The kernel keeps 255 bytes of an interface's alias.
@@ -153,7 +153,7 @@ def find_folders(parent: Path | None = None) -> tuple[Leftover, ...]:
         reason = None
         if not held and time.time() - about.st_mtime > 2 * START_TIMEOUT_S:
             reason = "no daemon has begun in it"
-        elif held and all(path.is_socket() and _nobody_listens(path) for path in held):
+        elif held and all(abandoned(path) for path in held):
             reason = "nobody listens at its socket"
         if reason is not None:
             found.append(Leftover("folder", str(folder), reason))
@@ -215,15 +215,3 @@ def _stat(pid: int) -> list[str] | None:
 
 def _pid_namespace() -> int:
     return Path("/proc/self/ns/pid").stat().st_ino
-
-
-def _nobody_listens(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-        return False

@@ -23,7 +23,7 @@ def listen(path: Path) -> socket.socket:
         try:
             listener.bind(str(path))
         except OSError:
-            if not path.is_socket() or not _abandoned(path):
+            if not abandoned(path):
                 raise
             path.unlink(missing_ok=True)
             listener.bind(str(path))
@@ -38,7 +38,10 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-def _abandoned(path: Path) -> bool:
+def abandoned(path: Path) -> bool:
+    """Return whether a path is a socket at which nobody listens any more."""
+    if not path.is_socket():
+        return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
