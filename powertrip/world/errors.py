@@ -6,7 +6,8 @@ from powertrip.errors import InputError
 
 
 class TraceError(InputError):
-    """A power trace cannot be used: the message names the file and line, and what to change."""
+    """A trace of power, carbon or prices cannot be used: the message names the file and line, and
+    what to change."""
 
 
 class NetworkError(InputError):

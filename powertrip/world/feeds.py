@@ -1,4 +1,4 @@
-"""The power of all sites at once: traces on the same times are read together."""
+"""The power, carbon or price of all sites at once: traces on the same times are read together."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class FeedBank:
             self._place[bank.sites, 0] = number
             self._place[bank.sites, 1] = bank.rows
 
-    def power_w(self, elapsed_s: float) -> Floats:
-        """Return the power in watts ([n]) when `elapsed_s` trace seconds of the run went by."""
-        power_w = np.empty(self.gain.size)
+    def at(self, elapsed_s: float) -> Floats:
+        """Return the values ([n]) when `elapsed_s` trace seconds of the run went by."""
+        found = np.empty(self.gain.size)
         for bank in self._banks:
             at_s = self.offset_s[bank.sites] + elapsed_s
             index, alive = segment_at(bank.times_s, bank.end_s, bank.after_end, at_s)
-            power_w[bank.sites] = np.where(alive, bank.values[bank.rows, index], 0.0)
-        power_w *= self.gain
-        return power_w
+            found[bank.sites] = np.where(alive, bank.values[bank.rows, index], 0.0)
+        found *= self.gain
+        return found
 
     def site(self, site: int) -> Feed:
         """Return the feed of one site."""

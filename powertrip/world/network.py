@@ -102,13 +102,16 @@ class ModelledLinks(Links):
     ----------
     places
         [n, 2] latitudes and longitudes in degrees.
+    bandwidth_scale
+        What every bandwidth is multiplied by.
     """
 
-    def __init__(self, places: Floats) -> None:
+    def __init__(self, places: Floats, bandwidth_scale: float = 1.0) -> None:
         self._places = places
         fit = json.loads((PACKAGED / "distance_model.json").read_text())
         self._base_s, self._s_per_m = fit["rtt_base_s"], fit["rtt_s_per_m"]
-        self._base, self._half_m = fit["bandwidth_base_bps"] / 8, fit["bandwidth_half_m"]
+        self._base = fit["bandwidth_base_bps"] / 8 * bandwidth_scale
+        self._half_m = fit["bandwidth_half_m"]
 
     def matrices(self) -> tuple[Floats, Floats]:
         return _with_diagonal(*self._at(great_circle_m(self._places[:, None], self._places)))
@@ -147,7 +150,7 @@ def build_links(
         return _matrix_links(settings, sites)
     if isinstance(settings, TableNetwork):
         return _table_links(settings, sites, context)
-    return _distance_links(sites), ()
+    return _distance_links(settings, sites), ()
 
 
 def _matrix_links(
@@ -161,6 +164,7 @@ def _matrix_links(
         )
     rtt_s = np.array(settings.rtt_s, dtype=np.float64)[:n, :n]
     bandwidth = np.array(settings.bandwidth_bps, dtype=np.float64)[:n, :n] / 8
+    bandwidth *= settings.bandwidth_scale
     none = np.isnan(rtt_s) | np.isnan(bandwidth) | (bandwidth == 0)
     np.fill_diagonal(none, False)
     rtt_s, bandwidth = np.where(none, np.inf, rtt_s), np.where(none, 0.0, bandwidth)
@@ -189,6 +193,7 @@ def _table_links(
     rtt_s, bandwidth = links.matrices(regions)
     np.fill_diagonal(rtt_s, settings.same_region_rtt_s)
     np.fill_diagonal(bandwidth, settings.same_region_bandwidth_bps / 8)
+    bandwidth *= settings.bandwidth_scale
     number = {region: i for i, region in enumerate(regions)}
     place = np.array([number[site.region or ""] for site in sites], dtype=np.intp)
 
@@ -201,7 +206,7 @@ def _table_links(
     return TabledLinks(rtt_s, bandwidth, place), _missing_links(bandwidth, place, name)
 
 
-def _distance_links(sites: Sequence[SiteSettings]) -> Links:
+def _distance_links(settings: DistanceNetwork, sites: Sequence[SiteSettings]) -> Links:
     places = coordinates(sites)
     unknown = np.flatnonzero(np.isnan(places[:, 0]))
     if unknown.size:
@@ -210,7 +215,7 @@ def _distance_links(sites: Sequence[SiteSettings]) -> Links:
         raise PlaceError(
             f"network: the site {site.name!r} has {where} and no coordinates; write its lat and lon"
         )
-    return ModelledLinks(places)
+    return ModelledLinks(places, settings.bandwidth_scale)
 
 
 def _missing_links(

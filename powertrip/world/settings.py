@@ -140,6 +140,74 @@ PowerSettings = Annotated[
 ]
 
 
+class HourlySettings(FileTraceSettings):
+    """What all tables of a grid's hours have in common."""
+
+    path: Path
+    """The CSV file; a relative path is looked for beside the configuration file, then in the
+    data folder (POWERTRIP_DATA)."""
+
+    zone: str | None = None
+    """The zone to take from the file; null if the file holds only one."""
+
+    max_gap_s: float = Field(default=21600.0, gt=0)
+    """The longest time between two rows in seconds: a longer one is an error, and hours missing
+    from a shorter one are filled in by linear interpolation."""
+
+
+class ConstantCarbon(Settings):
+    """The same carbon intensity at all times."""
+
+    kind: Literal["constant"] = "constant"
+    """The source of the carbon intensity."""
+
+    g_per_kwh: float = Field(ge=0)
+    """The carbon intensity of the site's electricity, in grams CO2e per kWh."""
+
+
+class CsvCarbon(HourlySettings):
+    """Grams CO2e per kWh from a CSV file with the column `timestamp_utc` and one a zone."""
+
+    kind: Literal["csv"] = "csv"
+    """The source of the carbon intensity."""
+
+
+class ElectricityMapsCarbon(HourlySettings):
+    """Grams CO2e per kWh from a CSV file of Electricity Maps' data portal, as it is exported."""
+
+    kind: Literal["electricity-maps"] = "electricity-maps"
+    """The source of the carbon intensity."""
+
+    emissions: Literal["lifecycle", "direct"] = "lifecycle"
+    """Whether the emissions of building plants and fetching fuel count (`lifecycle`), or only
+    those of generation (`direct`)."""
+
+
+CarbonSettings = Annotated[
+    ConstantCarbon | CsvCarbon | ElectricityMapsCarbon, Field(discriminator="kind")
+]
+
+
+class ConstantPrice(Settings):
+    """The same price of electricity at all times."""
+
+    kind: Literal["constant"] = "constant"
+    """The source of the price."""
+
+    per_kwh: float = Field(ge=0)
+    """The price of a kWh, in the same currency at all sites."""
+
+
+class CsvPrice(HourlySettings):
+    """Prices of a kWh from a CSV file with the column `timestamp_utc` and one a zone."""
+
+    kind: Literal["csv"] = "csv"
+    """The source of the price."""
+
+
+PriceSettings = Annotated[ConstantPrice | CsvPrice, Field(discriminator="kind")]
+
+
 class SiteSettings(Settings):
     """One site: where it is, what it has and what feeds it."""
 
@@ -171,6 +239,12 @@ class SiteSettings(Settings):
 
     power: PowerSettings
     """The source of the power available to training."""
+
+    carbon: CarbonSettings | None = None
+    """The carbon intensity of the site's electricity; null counts as none."""
+
+    price: PriceSettings | None = None
+    """The price of the site's electricity; null counts as free."""
 
     @model_validator(mode="after")
     def _whole_place(self) -> Self:
@@ -213,7 +287,13 @@ class SitesSettings(Settings):
 Matrix = tuple[tuple[float | None, ...], ...]
 
 
-class MatrixNetwork(Settings):
+class _Network(Settings):
+    bandwidth_scale: float = Field(default=1.0, gt=0, le=1e6)
+    """What every bandwidth is multiplied by: at 0.001 a small model's update takes as long as one
+    a thousand times larger does on the links as they are."""
+
+
+class MatrixNetwork(_Network):
     """Explicit matrices: row i, column j is the way from site i to site j."""
 
     kind: Literal["matrix"] = "matrix"
@@ -253,7 +333,7 @@ class MatrixNetwork(Settings):
         return self
 
 
-class TableNetwork(Settings):
+class TableNetwork(_Network):
     """Measurements between cloud regions, in the form of the Skyplane project's tables."""
 
     kind: Literal["table"] = "table"
@@ -274,7 +354,7 @@ class TableNetwork(Settings):
     """The bandwidth between two sites in one region, in bits per second."""
 
 
-class DistanceNetwork(Settings):
+class DistanceNetwork(_Network):
     """Round-trip times and bandwidths from the great-circle distances between the sites, by a
     model fitted to the measurements between 27 GCP regions."""
 

@@ -149,6 +149,51 @@ class StepFunction:
         return float(self.times_s[i] + (target - self._sums[i]) / self.values[i])
 
 
+def integral_of_product(
+    first: StepFunction,
+    first_start_s: float,
+    second: StepFunction,
+    second_start_s: float,
+    length_s: float,
+) -> float:
+    """Return the integral of the product of two functions, each read from a start of its own on.
+
+    Parameters
+    ----------
+    first, second
+        The functions.
+    first_start_s, second_start_s
+        The time of each at which the integral begins.
+    length_s
+        Over how many seconds it goes.
+    """
+    if second.values.size == 1 and second.after_end == "hold":
+        stop_s = first_start_s + length_s
+        return first.integral(first_start_s, stop_s) * float(second.values[0])
+    cuts = np.unique(
+        np.concatenate(
+            (
+                [0.0, length_s],
+                _changes(first, first_start_s, length_s),
+                _changes(second, second_start_s, length_s),
+            )
+        )
+    )
+    middle = (cuts[1:] + cuts[:-1]) / 2
+    product = first.at(first_start_s + middle) * second.at(second_start_s + middle)
+    return float(np.sum(np.diff(cuts) * product))
+
+
+def _changes(function: StepFunction, start_s: float, length_s: float) -> Floats:
+    """Return when, in seconds after `start_s`, a function may change within `length_s`."""
+    times_s = np.append(function.times_s, function.end_s)
+    if function.after_end == "loop":
+        first, last = (math.floor(t / function.end_s) for t in (start_s, start_s + length_s))
+        times_s = (times_s + function.end_s * np.arange(first, last + 1)[:, np.newaxis]).ravel()
+    after_s: Floats = times_s - start_s
+    return after_s[(after_s > 0) & (after_s < length_s)]
+
+
 def constant(value: float) -> StepFunction:
     """Return the function that has one value for ever."""
     return StepFunction(np.zeros(1), np.full(1, value), 1.0, "hold")

@@ -1,4 +1,4 @@
-"""The facts at a time t: power, speed and links of all sites."""
+"""The facts at a time t: power, speed, carbon, price and links of all sites."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from powertrip.errors import ConfigError, InputError
+from powertrip.world.carbon import carbon_feeds, price_feeds
 from powertrip.world.errors import TraceError
 from powertrip.world.feeds import FeedBank
 from powertrip.world.geo import coordinates, great_circle_m
 from powertrip.world.network import Links, Star, build_links
 from powertrip.world.settings import NetworkSettings, SitesSettings, WorldSettings
 from powertrip.world.sources import Context, load_feeds
-from powertrip.world.steps import Floats, StepFunction
+from powertrip.world.steps import Floats, StepFunction, integral_of_product
 from powertrip.world.throughput import PowerModel
 
 # Functions of single sites that are kept; one of a month in 5-minute steps takes 220 kB.
@@ -22,7 +23,7 @@ _KEPT_FUNCTIONS = 512
 
 
 class World:
-    """The sites, their power and their links; made by `build_world`, and never changed.
+    """The sites, their power, its cost and their links; made by `build_world`, never changed.
 
     Times are run seconds; the trace second of a site at run second t is
     `offset_s + t * time_scale`. All arrays are over the n sites, in the order of the settings, and
@@ -48,6 +49,8 @@ class World:
         rated_w: Floats,
         places: Floats,
         feeds: FeedBank,
+        carbon: FeedBank | None = None,
+        price: FeedBank | None = None,
         model: PowerModel,
         links: Links,
         time_scale: float,
@@ -59,6 +62,8 @@ class World:
         self.warnings = warnings
         self._places = places
         self._feeds = feeds
+        self._carbon = carbon
+        self._price = price
         self._model = model
         self._links = links
         self._time_scale = time_scale
@@ -67,7 +72,7 @@ class World:
 
     def power_w(self, t_s: float) -> Floats:
         """Return the power available to training in watts ([n])."""
-        return self._feeds.power_w(t_s * self._time_scale)
+        return self._feeds.at(t_s * self._time_scale)
 
     def used_power_w(self, t_s: float) -> Floats:
         """Return the power that training draws in watts ([n]): at most `rated_w`."""
@@ -98,6 +103,22 @@ class World:
         """Return the energy in joules that a site draws in `duration_s` from `start_s` on."""
         return self._integral(site, 1, start_s, duration_s)
 
+    def carbon_g_per_j(self, t_s: float) -> Floats:
+        """Return the carbon intensities in grams CO2e per joule ([n]); 0 where none is given."""
+        return self._rates(self._carbon, t_s)
+
+    def price_per_j(self, t_s: float) -> Floats:
+        """Return the prices of a joule ([n]) in the settings' currency; 0 where none is given."""
+        return self._rates(self._price, t_s)
+
+    def carbon_g(self, site: int, start_s: float, duration_s: float) -> float:
+        """Return the grams CO2e for what a site draws in `duration_s` from `start_s` on."""
+        return self._weighed(self._carbon, site, start_s, duration_s)
+
+    def money(self, site: int, start_s: float, duration_s: float) -> float:
+        """Return the price of what a site draws in `duration_s` from `start_s` on."""
+        return self._weighed(self._price, site, start_s, duration_s)
+
     @property
     def rtt_s(self) -> Floats:
         """[n, n] round-trip times in seconds from i to j; infinite where there is no link."""
@@ -125,9 +146,28 @@ class World:
     def _trace_second(self, site: int, t_s: float) -> float:
         return float(self._feeds.offset_s[site]) + t_s * self._time_scale
 
+    def _rates(self, bank: FeedBank | None, t_s: float) -> Floats:
+        return np.zeros(len(self.names)) if bank is None else bank.at(t_s * self._time_scale)
+
+    def _weighed(
+        self, bank: FeedBank | None, site: int, start_s: float, duration_s: float
+    ) -> float:
+        """Integrate watts drawn times a rate, over run seconds."""
+        _check_duration(duration_s)
+        if bank is None:
+            return 0.0
+        feed = bank.site(site)
+        total = integral_of_product(
+            self._functions_of(site)[1],
+            self._trace_second(site, start_s),
+            feed.trace,
+            feed.offset_s + start_s * self._time_scale,
+            duration_s * self._time_scale,
+        )
+        return feed.gain * total / self._time_scale
+
     def _integral(self, site: int, which: int, start_s: float, duration_s: float) -> float:
-        if not (duration_s >= 0 and math.isfinite(duration_s)):
-            raise ValueError(f"a duration must be finite and not negative, not {duration_s} s")
+        _check_duration(duration_s)
         begin_s = self._trace_second(site, start_s)
         end_s = begin_s + duration_s * self._time_scale
         return self._functions_of(site)[which].integral(begin_s, end_s) / self._time_scale
@@ -179,6 +219,12 @@ def build_world(
     selected = sites.selected
     context = Context(seed=seed, base_dir=base_dir, data_dir=data_dir)
     feeds, problems = load_feeds(selected, context)
+    rates: list[FeedBank | None] = []
+    for load in (carbon_feeds, price_feeds):
+        try:
+            rates.append(load(selected, context))
+        except TraceError as error:
+            problems += str(error).splitlines()
     links: Links | None = None
     warnings: tuple[str, ...] = ()
     try:
@@ -199,6 +245,8 @@ def build_world(
         rated_w=gpus * rated_w,
         places=coordinates(selected),
         feeds=FeedBank(feeds),
+        carbon=rates[0],
+        price=rates[1],
         model=PowerModel(
             gpus,
             rated_w,
@@ -210,6 +258,11 @@ def build_world(
         time_scale=world.time_scale,
         warnings=warnings,
     )
+
+
+def _check_duration(duration_s: float) -> None:
+    if not (duration_s >= 0 and math.isfinite(duration_s)):
+        raise ValueError(f"a duration must be finite and not negative, not {duration_s} s")
 
 
 def _frozen(array: Floats) -> Floats:

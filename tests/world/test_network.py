@@ -149,3 +149,15 @@ def test_distance_needs_a_place(tmp_path):
         build(DistanceNetwork(), sites({"lat": 0, "lon": 0}, {}), tmp_path)
     with pytest.raises(PlaceError, match="unknown region 'mars'"):
         build(DistanceNetwork(), sites({"region": "mars"}), tmp_path)
+
+
+def test_every_kind_of_network_scales_its_bandwidths_and_nothing_else(tmp_path):
+    regions = sites(
+        {"region": "gcp:us-west1"}, {"region": "gcp:us-west1"}, {"region": "gcp:us-east4"}
+    )
+    for settings in (matrix(RTT, BPS), TableNetwork(), DistanceNetwork()):
+        plain, _ = build(settings, regions, tmp_path)
+        scaled, _ = build(settings.model_copy(update={"bandwidth_scale": 0.25}), regions, tmp_path)
+        np.testing.assert_array_equal(scaled.matrices()[0], plain.matrices()[0])
+        np.testing.assert_allclose(scaled.matrices()[1], 0.25 * plain.matrices()[1])
+        np.testing.assert_allclose(scaled.star(2).up, 0.25 * plain.star(2).up)

@@ -1,4 +1,4 @@
-"""What every power source works with and returns."""
+"""What every source of a trace works with and returns."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Feed:
-    """The power available at one site: `gain * trace(offset_s + trace seconds)`.
+    """What holds at one site, power first of all: `gain * trace(offset_s + trace seconds)`.
 
     Parameters
     ----------
     trace
-        Watts, or fractions that `gain` turns into watts; sites share it where they can.
+        Watts, or what `gain` turns into watts (or grams per joule, or money per joule); sites
+        share it where they can.
     gain
-        Watts for each unit of the trace.
+        Watts (grams per joule, money per joule) for each unit of the trace.
     offset_s
         The trace second at which the run starts.
     """
@@ -72,20 +73,38 @@ def one_by_one(load: Callable[[SiteSettings, Any, Context], Feed]) -> Loader:
     """
 
     def load_all(sites: Sequence[SiteSettings], context: Context) -> list[Feed]:
-        feeds: list[Feed] = []
-        problems: dict[str, list[str]] = {}
-        for site in sites:
-            try:
-                feeds.append(load(site, site.power, context))
-            except InputError as error:
-                problems.setdefault(str(error), []).append(site.name)
-        if problems:
-            raise TraceError(
-                "\n".join(f"power of {_names(names)}: {text}" for text, names in problems.items())
-            )
-        return feeds
+        return load_each("power", sites, lambda site: load(site, site.power, context))
 
     return load_all
+
+
+def load_each(
+    what: str, sites: Sequence[SiteSettings], load: Callable[[SiteSettings], Feed]
+) -> list[Feed]:
+    """Load one feed a site.
+
+    Parameters
+    ----------
+    what
+        What the feeds are, for messages.
+
+    Raises
+    ------
+    TraceError
+        With one line for each different problem, naming the sites.
+    """
+    feeds: list[Feed] = []
+    problems: dict[str, list[str]] = {}
+    for site in sites:
+        try:
+            feeds.append(load(site))
+        except InputError as error:
+            problems.setdefault(str(error), []).append(site.name)
+    if problems:
+        raise TraceError(
+            "\n".join(f"{what} of {_names(names)}: {text}" for text, names in problems.items())
+        )
+    return feeds
 
 
 def _names(names: list[str]) -> str:
