@@ -1,9 +1,10 @@
-"""How true the userspace links are: ``python -m benchmarks.netem_userspace [grid loss ring ...]``.
+"""How true the userspace links are: ``python -m benchmarks.netem_userspace [grid loss gloo ...]``.
 
 `grid` sets round trip and TCP throughput beside what was asked, over delays and rates, and gives
 the emulator's share of a processor core. `loss` does so for lost datagrams. `ring` times a ring
 all-reduce by plain sockets against its model: 2 (n - 1) steps of a delay and an n-th of the bytes;
-`mesh` one in two such steps, in which all pairs are busy at once. `flood` is an unlimited link.
+`gloo` does so for Gloo's, `mesh` for one in two such steps, in which all pairs are busy at once.
+`flood` is an unlimited link.
 Figures are medians of several tries; nothing is asserted.
 """
 
@@ -17,6 +18,7 @@ import socket
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from netem.check import Probe, ProbeSites, loss_probe, rtt_probe
-from netem.client import Control, enter
+from netem.client import INTERFACE, Control, Membership, enter
 from netem.launch import RunningDaemon, start_daemon
 from netem.plan import Link, Plan
 
@@ -119,7 +121,7 @@ def loss(options: argparse.Namespace) -> Table:
 
 
 def all_reduce(way: str, options: argparse.Namespace) -> Table:
-    """Time an all-reduce between `SITES` sites, by a ring or by a mesh."""
+    """Time an all-reduce between `SITES` sites, by a ring, by Gloo or by a mesh."""
     plan = Plan(sites=tuple(f"s{site}" for site in range(SITES)), default=ALL_REDUCE_LINK)
     assert ALL_REDUCE_LINK.rate_bps is not None
     chunk_s = ALL_REDUCE_BYTES // SITES * 8 / ALL_REDUCE_LINK.rate_bps
@@ -170,7 +172,7 @@ def all_reduce(way: str, options: argparse.Namespace) -> Table:
 
 def steps(way: str, site: int) -> list[tuple[list[int], list[int]]]:
     """Return to whom a site sends a chunk and from whom it receives one, step by step."""
-    if way == "ring":
+    if way != "mesh":
         return [([(site + 1) % SITES], [(site - 1) % SITES])] * (2 * (SITES - 1))
     others = [other for other in range(SITES) if other != site]
     return [(others, others)] * 2
@@ -189,6 +191,36 @@ def gather(pipes: Sequence[Connection]) -> list[float]:
 def be_site(pipe: Connection, socket_path: str, site: int, way: str) -> None:
     """Be one site of an all-reduce until told to end."""
     membership = enter(socket_path, site)
+    exchange = join_gloo(pipe, membership) if way == "gloo" else join(pipe, membership, way)
+    pipe.send(0.0)
+    while (start_s := pipe.recv()) is not None:
+        select.select([], [], [], max(0.0, start_s - time.monotonic()))
+        exchange()
+        pipe.send(time.monotonic())
+
+
+def join_gloo(pipe: Connection, membership: Membership) -> Callable[[], Any]:
+    """Connect by Gloo; return what makes an all-reduce."""
+    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
+    import torch
+    from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+
+    torch.set_num_threads(1)
+    limit, hub = timedelta(seconds=LIMIT_S), membership.plan.address(0)
+    if membership.site == 0:
+        store = TCPStore(hub, PORT, SITES, True, limit, wait_for_workers=False)
+    told(pipe)
+    if membership.site != 0:
+        store = TCPStore(hub, PORT, SITES, False, limit, wait_for_workers=False)
+    group = ProcessGroupGloo(PrefixStore("g", store), membership.site, SITES, limit)
+    update = torch.ones(ALL_REDUCE_BYTES // 4)
+    told(pipe)
+    return lambda: group.allreduce([update]).wait()
+
+
+def join(pipe: Connection, membership: Membership, way: str) -> Callable[[], Any]:
+    """Connect by plain sockets; return what makes an all-reduce."""
+    site = membership.site
     listener = socket.create_server((membership.address, PORT), backlog=SITES)
     told(pipe)
     outward = {}
@@ -205,13 +237,12 @@ def be_site(pipe: Connection, socket_path: str, site: int, way: str) -> None:
         stream.setblocking(False)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     told(pipe)
-    pipe.send(0.0)
-    plan = steps(way, site)
-    while (start_s := pipe.recv()) is not None:
-        select.select([], [], [], max(0.0, start_s - time.monotonic()))
-        for targets, sources in plan:
+
+    def exchange() -> None:
+        for targets, sources in steps(way, site):
             move([outward[target] for target in targets], [inward[source] for source in sources])
-        pipe.send(time.monotonic())
+
+    return exchange
 
 
 def told(pipe: Connection) -> None:
@@ -259,11 +290,12 @@ def main() -> None:
         ),
         "loss": loss,
         "ring": lambda options: all_reduce("ring", options),
+        "gloo": lambda options: all_reduce("gloo", options),
         "mesh": lambda options: all_reduce("mesh", options),
         "flood": lambda options: grid([Link(), Link(delay_s=0.025)], options),
     }
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("sections", nargs="*", metavar="grid|loss|ring|mesh|flood")
+    parser.add_argument("sections", nargs="*", metavar="grid|loss|ring|gloo|mesh|flood")
     parser.add_argument("--tries", type=int, default=3, help="measurements per figure")
     parser.add_argument("--log", type=Path, default=Path(os.devnull), help="of the emulator")
     options = parser.parse_args()

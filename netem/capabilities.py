@@ -77,12 +77,15 @@ class Capability:
         What was found.
     remedy
         What to install or allow; empty if it is there.
+    known
+        False where another one must be there first to find out.
     """
 
     name: str
     ok: bool
     detail: str
     remedy: str = ""
+    known: bool = True
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Capabilities:
         return tuple(getattr(self, name) for name in self.__dataclass_fields__)
 
     def missing(self, backend: str) -> tuple[Capability, ...]:
-        """Return what a backend lacks here; `userspace` needs one of its two ways.
+        """Return what a backend is known to lack here; `userspace` needs one of its two ways.
 
         Parameters
         ----------
@@ -114,9 +117,9 @@ class Capabilities:
         """
         kernel = (self.root, self.namespaces, self.veth, self.sch_htb, self.sch_netem)
         if backend == "kernel":
-            return tuple(c for c in kernel if not c.ok)
+            return tuple(c for c in kernel if c.known and not c.ok)
         ways = ((self.namespaces, self.tun), (self.user_namespaces, self.tun_as_user))
-        lacks = [tuple(c for c in way if not c.ok) for way in ways]
+        lacks = [tuple(c for c in way if c.known and not c.ok) for way in ways]
         if () in lacks:
             return ()
         return lacks[0] if self.root.ok else lacks[1]
@@ -281,7 +284,10 @@ def _probe_veth() -> Capability:
 def _no_devices(error: Exception) -> tuple[Capability, ...]:
     remedy = "run as root, in a container with CAP_SYS_ADMIN and CAP_NET_ADMIN (`--privileged`)"
     names = ("veth", "sch_htb", "sch_netem", "tun")
-    unknown = (Capability(name, False, "unknown without a namespace", remedy) for name in names)
+    unknown = (
+        Capability(name, False, "unknown without a namespace", remedy, known=False)
+        for name in names
+    )
     return Capability("namespaces", False, str(error).split(";")[0], remedy), *unknown
 
 
@@ -293,11 +299,19 @@ def _probe_tun() -> Capability:
     try:
         fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", b"eth0", _IFF_TUN_NO_PI))
     except OSError as error:
-        remedy = "run as root, with CAP_NET_ADMIN"
-        return Capability("tun", False, f"no device can be made: {error.strerror}", remedy)
+        detail = _tun_refusal(error.errno)
+        allowed = error.errno not in (errno.EACCES, errno.EPERM)
+        remedy = _tun_remedy(error.errno) if allowed else "run as root, with CAP_NET_ADMIN"
+        return Capability("tun", False, detail, remedy)
     finally:
         os.close(fd)
     return Capability("tun", True, f"{TUN_DEVICE} makes devices")
+
+
+def _tun_refusal(number: int | None) -> str:
+    if number == errno.ENOTTY:
+        return f"{TUN_DEVICE} is something else than the device for TUN"
+    return f"no device can be made by {TUN_DEVICE}: {os.strerror(number or 0)}"
 
 
 def _tun_remedy(number: int | None) -> str:
@@ -338,11 +352,11 @@ def _probe_user() -> tuple[Capability, Capability]:
         )
         return (
             Capability(user, False, f"not allowed: {os.strerror(number)}", remedy),
-            Capability(tun, False, "unknown without a user namespace", remedy),
+            Capability(tun, False, "unknown without a user namespace", remedy, known=False),
         )
     can = Capability(user, True, "user namespaces can be made")
     if done.returncode == 12:
-        detail = f"{TUN_DEVICE} in a user namespace: {os.strerror(number)}"
+        detail = f"in a user namespace, {_tun_refusal(number)}"
         return can, Capability(tun, False, detail, _tun_remedy(number))
     return can, Capability(tun, True, f"{TUN_DEVICE} makes devices in a user namespace")
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from netem.errors import NetemError
+from netem.client import Control
+from netem.errors import DaemonLost, NetemError
 from netem.interpreter import python_main
 from netem.plan import Link, Plan
 from netem.probes import DATAGRAM_BYTES
@@ -196,18 +197,25 @@ class ProbeSites:
     ------
     CheckFailed
         If a site does not come up; it says why.
+    netem.errors.DaemonLost
+        If no daemon answers.
     """
 
     def __init__(self, socket_path: Path | str, plan: Plan) -> None:
         self._plan = plan
         self._sites: list[subprocess.Popen[bytes]] = []
         self._buffers: list[bytes] = []
+        self._control = Control(socket_path)
         try:
             for site in range(len(plan.sites)):
-                command = python_main("netem.prober", str(socket_path), str(site))
                 self._sites.append(
                     subprocess.Popen(
-                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+                        python_main("netem.prober", str(socket_path), str(site)),
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        bufsize=0,
+                        # An interrupt is for this process, at whose end they end.
+                        start_new_session=True,
                     )
                 )
                 self._buffers.append(b"")
@@ -225,6 +233,7 @@ class ProbeSites:
 
     def close(self) -> None:
         """End the sites' processes."""
+        self._control.close()
         for process in self._sites:
             if process.stdin:
                 with contextlib.suppress(OSError):
@@ -245,6 +254,8 @@ class ProbeSites:
         ------
         CheckFailed
             If a site has died.
+        netem.errors.DaemonLost
+            If the daemon has.
         """
         for probe in group:
             there = self._where[probe.dst]
@@ -278,8 +289,12 @@ class ProbeSites:
         assert stdout is not None
         poll = select.poll()
         poll.register(stdout, select.POLLIN)
+        poll.register(self._control, select.POLLRDHUP)
         while b"\n" not in self._buffers[site]:
-            if not poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
+            ready = dict(poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000))
+            if self._control.fileno() in ready:
+                raise DaemonLost("the link daemon has ended, and all links with it")
+            if not ready:
                 raise CheckFailed(f"the site {self._plan.sites[site]} does not answer any more")
             data = stdout.read(1 << 16)
             if not data:
@@ -389,8 +404,9 @@ def _announced(
     progress: Callable[[str], None],
 ) -> list[list[Probe]]:
     groups = rounds(make(plan, src, dst) for src, dst in pairs)
-    seconds = sum(max(p.seconds for p in group) for group in groups)
-    progress(f"measuring {what} of {len(pairs)} pairs, {seconds:.0f} s at most")
+    if groups:
+        seconds = sum(max(p.seconds for p in group) for group in groups)
+        progress(f"measuring {what} of {len(pairs)} pairs, {seconds:.0f} s at most")
     return groups
 
 

@@ -18,6 +18,8 @@ app = typer.Typer(
     help="Links with the delay, rate, jitter and loss of a wide area network, on one machine.",
 )
 
+_DYING_S = 1.0
+
 
 class Backend(StrEnum):
     """What shapes the links."""
@@ -74,7 +76,7 @@ def check(
     """
     from netem.check import ProbeSites, Tolerance
     from netem.check import check as measure
-    from netem.errors import Unsupported
+    from netem.errors import DaemonLost, Unsupported
     from netem.launch import start_daemon
     from netem.plan import Plan
 
@@ -92,7 +94,12 @@ def check(
         ProbeSites(daemon.socket_path, loaded) as sites,
     ):
         reports = measure(sites, loaded, limits, _note)
-    off = sum(bool(report.problems) for report in reports)
+        off = sum(bool(report.problems) for report in reports)
+        # A process that dies closes what it holds in turn: its links may be gone before the rest.
+        if daemon.wait_lost(_DYING_S if off else 0.0):
+            raise DaemonLost(
+                f"the link daemon (process {daemon.pid}) has ended in the middle of the check"
+            )
     if as_json:
         result: dict[str, Any] = {
             "backend": name,

@@ -2,8 +2,8 @@
 
 `python -m netem.daemon PLAN --socket PATH [--backend NAME]` runs one in the foreground;
 `netem.launch.start_daemon` starts one for a job. It ends on `stop`, on SIGTERM or SIGINT, when the
-process that it is tied to has gone, or when nobody has been connected for a while; then it removes
-all links.
+process that it is tied to has gone, or when nobody is connected any more; then it removes all
+links.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 from netem.engines import BACKENDS, build_engine
 from netem.errors import NetemError, ProtocolError
 from netem.plan import Plan
 from netem.protocol import CHUNK_BYTES, LineBuffer, encode, error_reply
 from netem.server import Daemon
+from netem.underlay import Underlay
 
 START_TIMEOUT_S = 10.0
 
@@ -46,8 +48,8 @@ def main(argv: list[str] | None = None) -> int:
         if options.control_fd is not None:
             _run_controlled(socket.socket(fileno=options.control_fd))
         else:
-            plan = Plan.load(options.plan)
-            _build(plan, options.backend, options.socket, None).run()
+            signals = _Signals()
+            _build(signals, Plan.load(options.plan), options.backend, options.socket, None).run()
     except NetemError as error:
         _log.error("%s", error)
         return error.exit_code
@@ -68,11 +70,25 @@ def _run_controlled(control: socket.socket) -> None:
         order = next(lines.feed(data), None)
     socket_path = Path(order["socket"])
     try:
+        _obey(control, order, socket_path)
+    finally:
+        if order["private"]:
+            # Not if there is more in it: a process that takes its turn there, or a newer daemon.
+            with contextlib.suppress(OSError):
+                socket_path.parent.rmdir()
+
+
+def _obey(control: socket.socket, order: dict[str, Any], socket_path: Path) -> None:
+    signals = _Signals()
+    try:
         plan = Plan.parse(order["plan"])
         owner = control if order["tied"] else None
-        daemon = _build(plan, order["backend"], socket_path, owner)
+        underlay = order["underlay"] and Underlay.model_validate(order["underlay"])
+        backend, reason = order["backend"], order["reason"]
+        daemon = _build(signals, plan, backend, socket_path, owner, reason, underlay)
     except NetemError as error:
-        control.sendall(encode(error_reply(error)))
+        with contextlib.suppress(BrokenPipeError):
+            control.sendall(encode(error_reply(error)))
         raise
     try:
         control.sendall(encode({"ok": True, "pid": os.getpid()}))
@@ -81,20 +97,45 @@ def _run_controlled(control: socket.socket) -> None:
         _log.info("the process that asked for the links has gone: ending")
     finally:
         daemon.close()
-        if order["private"]:
-            with contextlib.suppress(OSError):
-                socket_path.parent.rmdir()
 
 
-def _build(plan: Plan, backend: str, socket_path: Path, owner: socket.socket | None) -> Daemon:
-    engine = build_engine(backend, plan, secrets.token_hex(4))
+class _Signals:
+    """SIGTERM and SIGINT end the daemon; one that comes before there is one waits for it."""
+
+    def __init__(self) -> None:
+        self._daemon: Daemon | None = None
+        self._came = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._come)
+
+    def _come(self, *_: object) -> None:
+        self._came = True
+        if self._daemon is not None:
+            self._daemon.stop()
+
+    def end(self, daemon: Daemon) -> None:
+        """End this daemon at a signal, or at once if one has come."""
+        self._daemon = daemon
+        if self._came:
+            daemon.stop()
+
+
+def _build(
+    signals: _Signals,
+    plan: Plan,
+    backend: str,
+    socket_path: Path,
+    owner: socket.socket | None,
+    reason: str = "",
+    underlay: Underlay | None = None,
+) -> Daemon:
+    engine = build_engine(backend, plan, secrets.token_hex(4), underlay)
     try:
-        daemon = Daemon(plan, engine, socket_path, owner)
+        daemon = Daemon(plan, engine, socket_path, owner, reason=reason)
     except BaseException:
         engine.close()
         raise
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: daemon.stop())
+    signals.end(daemon)
     if engine.fileno() is not None:
         # The emulator must not wait behind the processes whose links it plays.
         with contextlib.suppress(PermissionError):

@@ -56,3 +56,7 @@ class ProtocolError(NetemError):
 
 class DaemonLost(NetemError):
     """The link daemon does not answer, has ended, or never came up."""
+
+
+class RelayLost(NetemError):
+    """The relay to a port of the machine has ended, or never came up."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +13,8 @@ from pathlib import Path
 from netem.errors import DaemonLost
 from netem.plan import Plan
 from netem.protocol import Channel
+from netem.sockets import abandoned
+from netem.underlay import Underlay
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -34,13 +36,19 @@ class RunningDaemon:
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], control: Channel, socket_path: Path, backend: str
+        self,
+        process: subprocess.Popen[bytes],
+        control: Channel,
+        socket_path: Path,
+        backend: str,
+        private: bool,
     ) -> None:
         self.pid = process.pid
         self.socket_path = socket_path
         self.backend = backend
         self._process = process
         self._control = control
+        self._private = private
 
     def __enter__(self) -> RunningDaemon:
         return self
@@ -80,7 +88,7 @@ class RunningDaemon:
                 "and was killed; `python -m netem clean` removes what it left"
             ) from error
         finally:
-            _remove_folder(self.socket_path)
+            _remove(self.socket_path, self._private)
 
 
 def start_daemon(
@@ -89,6 +97,9 @@ def start_daemon(
     socket_path: Path | None = None,
     *,
     tied: bool = True,
+    private: bool | None = None,
+    reason: str = "",
+    underlay: Underlay | None = None,
     log_path: Path | None = None,
     timeout_s: float = START_TIMEOUT_S,
 ) -> RunningDaemon:
@@ -104,7 +115,13 @@ def start_daemon(
         Where it listens; None is a new private folder for temporary files.
     tied
         Whether it ends when this process does, however that dies. Otherwise it ends when nobody
-        has been connected for `netem.server.LINGER_S`.
+        is connected any more, for which it waits `netem.server.LINGER_S` before the first site.
+    private
+        Whether it removes the socket's folder at its end; None: if it is one for temporary files.
+    reason
+        Why this backend; `netem.client.Control.describe` returns it.
+    underlay
+        How the job's other machines are reached, if there are any.
     log_path
         Where its log is appended; None is this process's stderr.
     timeout_s
@@ -116,7 +133,7 @@ def start_daemon(
         As the daemon gives it: `Unsupported`, `AddressInUse`, ...; `DaemonLost` if it ends at once
         or does not come up.
     """
-    private = socket_path is None
+    private = socket_path is None if private is None else private
     if socket_path is None:
         socket_path = Path(tempfile.mkdtemp(prefix=SOCKET_FOLDER_PREFIX)) / "daemon.sock"
     socket_path = socket_path.absolute()
@@ -144,6 +161,8 @@ def start_daemon(
             socket=str(socket_path),
             private=private,
             tied=tied,
+            reason=reason,
+            underlay=None if underlay is None else underlay.model_dump(mode="json"),
         )
     except BaseException:
         # Without its control connection it ends by itself, having removed what it made.
@@ -152,10 +171,9 @@ def start_daemon(
             process.wait(FAILED_START_S)
         except subprocess.TimeoutExpired:
             _kill(process)
-        if private:
-            _remove_folder(socket_path)
+        _remove(socket_path, private)
         raise
-    return RunningDaemon(process, control, socket_path, backend)
+    return RunningDaemon(process, control, socket_path, backend, private)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -163,7 +181,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _remove_folder(socket_path: Path) -> None:
-    socket_path.unlink(missing_ok=True)
-    if socket_path.parent.name.startswith(SOCKET_FOLDER_PREFIX):
-        shutil.rmtree(socket_path.parent, ignore_errors=True)
+def _remove(socket_path: Path, private: bool) -> None:
+    """Remove what a killed daemon has left; nothing of a living one's."""
+    if abandoned(socket_path):
+        socket_path.unlink(missing_ok=True)
+    if private:
+        with contextlib.suppress(OSError):
+            socket_path.parent.rmdir()

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from netem.errors import PlanError
 
 ALL = "all"
-# The first addresses of the subnet are kept for the hub and for the nodes of a job on several.
+# The first addresses of a subnet are commonly those of routers; none of the sites has one.
 FIRST_SITE = 10
 DEFAULT_SUBNET = "10.77.0.0/16"
 # What Linux takes as the largest socket buffer, and the least that a site gets.
@@ -207,11 +207,6 @@ class Plan(_Model):
     def address(self, site: int) -> str:
         """Return the IPv4 address of a site."""
         return str(self._network[FIRST_SITE + self.index(site)])
-
-    @property
-    def hub_address(self) -> str:
-        """Address of the machine's own end, outside the sites, where the backend has one."""
-        return str(self._network[1])
 
     @property
     def prefix_length(self) -> int:

@@ -6,7 +6,7 @@ site keeps it attached for as long as it is open.
 
 | request    | with              | reply                                                     |
 |------------|-------------------|-----------------------------------------------------------|
-| `describe` |                   | `plan`, `backend`, `pid`, `attached` sites                |
+| `describe` |                   | `plan`, `backend`, `reason`, `pid`, `attached` sites      |
 | `attach`   | `site`, `kind`, fd| `address`                                                 |
 | `change`   | `change`          | `pairs` that it was about                                 |
 | `begin`    |                   | the links are as the plan starts, and its schedule begins |
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import select
+import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from typing import Any
 
 from netem import errors
 from netem.errors import DaemonLost, NetemError, PlanError, ProtocolError
+from netem.sockets import signal_when_hung_up
 
 MAX_LINE_BYTES = 1 << 24
 CHUNK_BYTES = 1 << 16
@@ -169,6 +171,10 @@ class Channel:
         poll = select.poll()
         poll.register(self._socket, select.POLLRDHUP)
         return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000))
+
+    def signal_when_lost(self, number: signal.Signals) -> None:
+        """Have the kernel send this process a signal when the other end closes."""
+        signal_when_hung_up(self._socket, number)
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""

@@ -170,9 +170,10 @@ class Runner:
             failed = None
             for key, _ in self._selector.select(wait_s):
                 site = key.data
-                if key.fileobj is self._daemon:
+                if self._daemon is not None and key.fileobj is self._daemon:
                     raise DaemonLost(
-                        "the link daemon has ended, and all links with it; its log says why"
+                        f"the link daemon (process {self._daemon.pid}) has ended, and all links "
+                        "with it; its log says why"
                     )
                 if key.fileobj is signals:
                     failed = 128 + signals.recv(1)[0]

@@ -20,7 +20,7 @@ from netem.protocol import CHUNK_BYTES, MAX_FDS, MAX_LINE_BYTES, LineBuffer, enc
 from netem.schedule import Schedule, in_words
 from netem.sockets import hung_up, listen, process_of
 
-LINGER_S = 10.0
+LINGER_S = 30.0
 
 _log = logging.getLogger("netem.server")
 
@@ -48,7 +48,10 @@ class Daemon:
     owner
         A connection whose end is the daemon's end, if any.
     linger_s
-        Without an owner: how long the daemon goes on with nobody connected.
+        Without an owner: how long the daemon waits for the first site with nobody connected.
+        Once there has been a site, it ends as soon as nobody is connected any more.
+    reason
+        Why this backend, for those who ask.
 
     Raises
     ------
@@ -63,22 +66,26 @@ class Daemon:
         socket_path: Path,
         owner: socket.socket | None = None,
         linger_s: float = LINGER_S,
+        reason: str = "",
     ) -> None:
         self._plan = plan
         self._engine = engine
         self._path = socket_path
         self._owner = owner
         self._linger_s = linger_s
+        self._reason = reason
+        self._used = False
         self._peers: dict[int, _Peer] = {}
         self._sites: dict[int, _Peer] = {}
         self._stopping = False
         self._alone_since_s = time.monotonic()
         self._schedule = Schedule(plan, time.monotonic())
         self._listener = listen(socket_path)
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._woken, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
         self._epoll = select.epoll()
         self._engine_fd = engine.fileno()
-        for fd in (self._listener.fileno(), self._wake, self._engine_fd):
+        for fd in (self._listener.fileno(), self._woken.fileno(), self._engine_fd):
             if fd is not None:
                 self._epoll.register(fd, select.EPOLLIN)
         if owner is not None:
@@ -96,8 +103,9 @@ class Daemon:
     def stop(self) -> None:
         """Let `run` return soon; from any thread or signal handler."""
         self._stopping = True
-        if not self._epoll.closed:
-            os.eventfd_write(self._wake, 1)
+        # Closed already, or full of earlier calls: it ends anyway.
+        with contextlib.suppress(OSError):
+            self._wake.send(b"\0")
 
     def run(self) -> None:
         """Serve until the end, then close.
@@ -127,7 +135,8 @@ class Daemon:
                 self._close_peer(peer)
             self._listener.close()
             self._epoll.close()
-            os.close(self._wake)
+            self._wake.close()
+            self._woken.close()
 
     def _turn(self) -> None:
         now_s = time.monotonic()
@@ -150,16 +159,17 @@ class Daemon:
         while (change := self._schedule.pop_due(now_s)) is not None:
             self._set(change)
             _log.info("at %g s, as the plan says: %s", change.at_s, in_words(change))
-        alone_s = now_s - self._alone_since_s
-        if self._owner is None and not self._peers and alone_s >= self._linger_s:
-            _log.info("nobody has been connected for %g s: ending", alone_s)
-            self._stopping = True
+        if self._owner is None and not self._peers:
+            alone_s = now_s - self._alone_since_s
+            if self._used or alone_s >= self._linger_s:
+                _log.info("nobody is connected, for %.1f s: ending", alone_s)
+                self._stopping = True
 
     def _serve(self, fd: int, events: int) -> None:
         if fd == self._listener.fileno():
             self._accept()
-        elif fd == self._wake:
-            os.eventfd_read(self._wake)
+        elif fd == self._woken.fileno():
+            self._woken.recv(CHUNK_BYTES)
         elif self._owner is not None and fd == self._owner.fileno():
             _log.info("the process that the links belong to has gone: ending")
             self._stopping = True
@@ -244,6 +254,7 @@ class Daemon:
         return {
             "plan": self._plan.to_json(),
             "backend": self._engine.name,
+            "reason": self._reason,
             "pid": os.getpid(),
             "attached": sorted(self._sites),
         }
@@ -260,6 +271,7 @@ class Daemon:
                 os.close(fd)
         peer.site = site
         self._sites[site] = peer
+        self._used = True
         pid = process_of(peer.sock)
         _log.info("site %d (%s) is attached: process %d", site, self._plan.sites[site], pid)
         return {"address": self._plan.address(site)}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import select
+import signal
 import socket
 import sys
 from pathlib import Path
 
 from netem.errors import AddressInUse
+
+_F_SETSIG = 10  # <fcntl.h>; Python has no name for it
 
 
 def listen(path: Path) -> socket.socket:
@@ -58,6 +63,14 @@ def hung_up(sock: socket.socket) -> bool:
     poll = select.poll()
     poll.register(sock, select.POLLRDHUP)
     return bool(poll.poll(0))
+
+
+def signal_when_hung_up(sock: socket.socket, number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when the other end closes, or sends something."""
+    fd = sock.fileno()
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(fd, _F_SETSIG, number)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def process_of(sock: socket.socket) -> int:

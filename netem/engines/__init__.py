@@ -5,11 +5,12 @@ from __future__ import annotations
 from netem.engines.base import Engine
 from netem.errors import Unsupported
 from netem.plan import Plan
+from netem.underlay import Underlay
 
 BACKENDS = ("kernel", "userspace")
 
 
-def build_engine(backend: str, plan: Plan, job: str) -> Engine:
+def build_engine(backend: str, plan: Plan, job: str, underlay: Underlay | None = None) -> Engine:
     """Return the engine of a backend, its links not yet set.
 
     Parameters
@@ -20,18 +21,25 @@ def build_engine(backend: str, plan: Plan, job: str) -> Engine:
         The sites and their addresses.
     job
         Unique to the daemon on this machine.
+    underlay
+        How the job's other machines are reached, if there are any.
 
     Raises
     ------
     netem.errors.NetemError
-        If this machine cannot run it, or its addresses are taken.
+        If this machine cannot run it.
     """
     if backend == "kernel":
         from netem.engines.kernel import KernelEngine
 
-        return KernelEngine(plan, job)
+        return KernelEngine(plan, underlay)
     if backend == "userspace":
         from netem.engines.userspace import UserspaceEngine
 
+        if underlay is not None:
+            raise Unsupported(
+                "the backend userspace joins the sites of one machine; a job on several needs the "
+                "backend kernel"
+            )
         return UserspaceEngine(plan, job)
     raise Unsupported(f"there is no backend {backend!r}; write one of {', '.join(BACKENDS)}")

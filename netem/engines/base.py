@@ -1,7 +1,7 @@
 """What the link daemon asks of a backend.
 
 The daemon makes the engine by `netem.engines.build_engine`, which calls
-`netem.engines.kernel.KernelEngine(plan, job)` or
+`netem.engines.kernel.KernelEngine(plan, underlay)` or
 `netem.engines.userspace.UserspaceEngine(plan, job)`; `job` is a short text that is unique to the
 daemon on this machine. It then calls `set_link` for every ordered pair of sites, and `attach` and
 `detach` as sites come and go, always from one thread.

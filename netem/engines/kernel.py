@@ -1,18 +1,16 @@
 """Backend `kernel`: a veth pair per site into a bridge, shaped by the kernel itself.
 
-The bridge stands in a network namespace of the engine's own. No firewall rule of the machine
-touches it (Docker's drop what is bridged), no name in it can collide with another job's, and
-whatever ends the process, SIGKILL too, ends the namespace and all links with it. A further veth
-pair, the *hub*, joins the bridge with the machine's own network at `plan.hub_address`; its name
-is of this job, and its alias says who owns it (`netem.cleanup`). What a site exchanges with the
-hub is not shaped.
+The bridge stands in a network namespace of the engine's own, and nothing joins it with the
+machine's network. So no firewall rule of the machine touches it (Docker's drop what is bridged), no
+name or address in it can collide with another job's or the machine's, and whatever ends the
+process, SIGKILL too, ends the namespace and all links with it. With an underlay a VXLAN device
+(`netem.engines.tunnel`) joins it with the bridges of the job's other machines. What a site sends is
+shaped as it leaves the site, so it does not matter on which machine the other one is.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import ipaddress
 import os
 import time
 from collections.abc import Iterator
@@ -23,18 +21,19 @@ from typing import Any
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from netem import cleanup, namespaces
+from netem import namespaces
 from netem.capabilities import HTB_REMEDY, NETEM_REMEDY, has_qdisc
 from netem.engines.base import PairStats
-from netem.engines.hub import configure_hub, refuse_overlap, turn
 from netem.engines.qdisc import Shaper, needs_netem, netem_options, reason_of
+from netem.engines.tunnel import add_tunnel, tunnel_mtu
 from netem.errors import EngineError, Unsupported
 from netem.plan import Link, LinkTable, Plan
 from netem.tun import MTU_BYTES
+from netem.underlay import Underlay
 
 BRIDGE = "br0"
 INTERFACE = "eth0"
-_HUB = "hub"
+_TUNNEL = "vxlan0"
 # How long what a connection sends at once may occupy a link, and the kernel's own limit to it.
 _BURST_S = 0.001
 _MOST_SEGMENTS = 64
@@ -63,22 +62,22 @@ class KernelEngine:
     ----------
     plan
         The sites and, until `set_link` says otherwise, their links.
-    job
-        A text unique to the job on this machine.
+    underlay
+        How the job's other machines are reached, if there are any.
 
     Raises
     ------
     netem.errors.Unsupported
         Where the kernel or the user's rights do not do, with the remedy.
     netem.errors.AddressInUse
-        If the machine uses addresses of the plan's subnet already.
+        If the underlay's network identifier or port has another use on this machine.
     netem.errors.EngineError
         If the kernel refuses something else.
     """
 
     name = "kernel"
 
-    def __init__(self, plan: Plan, job: str) -> None:
+    def __init__(self, plan: Plan, underlay: Underlay | None = None) -> None:
         self._plan = plan
         self._links = {pair: plan.link(*pair) for pair in plan.pairs()}
         self._scheduled = tuple(_scheduled(plan))
@@ -87,8 +86,7 @@ class KernelEngine:
         self._counted: dict[tuple[int, int], PairStats] = {}
         self._closed = False
         self._require_disciplines()
-        self.hub_interface = f"netem-{hashlib.blake2b(job.encode(), digest_size=4).hexdigest()}"
-        with contextlib.ExitStack() as undo, _explained("make the bridge and the hub"):
+        with contextlib.ExitStack() as undo, _explained("make the bridge"):
             self._namespace = namespaces.new_namespace()
             undo.callback(os.close, self._namespace)
             with namespaces.inside(self._namespace):
@@ -98,7 +96,7 @@ class KernelEngine:
                 self._netlink = undo.enter_context(IPRoute(groups=0))
             self._netlink.link("add", ifname=BRIDGE, kind="bridge", mtu=MTU_BYTES)
             self._bridge = _bring_up(self._netlink, BRIDGE)
-            self._make_hub(job)
+            self._mtu_bytes = MTU_BYTES if underlay is None else self._join(underlay)
             undo.pop_all()
 
     @property
@@ -212,7 +210,7 @@ class KernelEngine:
         return None if due_s is None else max(0.0, due_s - time.monotonic())
 
     def close(self) -> None:
-        """Remove all links, the bridge and the hub; a second call does nothing."""
+        """Remove all links and the bridge; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -220,7 +218,7 @@ class KernelEngine:
             undo.callback(os.close, self._namespace)
             undo.enter_context(self._netlink)
             # The kernel removes what is in a namespace that has ended, but only a while later.
-            undo.callback(_delete, self._netlink, _HUB)
+            undo.callback(_delete, self._netlink, _TUNNEL)
             for port in (*self._ports.values(), *self._leaving.values()):
                 undo.callback(self._remove, port)
             self._ports.clear()
@@ -246,28 +244,17 @@ class KernelEngine:
             port.netlink.link("set", index=port.index, gso_max_segs=segments)
             port.segments = segments
 
-    def _make_hub(self, job: str) -> None:
-        address = f"{self._plan.hub_address}/{self._plan.prefix_length}"
-        interface = ipaddress.IPv4Interface(address)
-        with contextlib.ExitStack() as stack:
-            home = namespaces.own_namespace()
-            stack.callback(os.close, home)
-            stack.enter_context(turn(home))
-            machine = stack.enter_context(IPRoute(groups=0))
-            cleanup.remove(cleanup.find_interfaces())
-            refuse_overlap(machine, interface.network)
-            self._make_pair(_HUB, self.hub_interface, home)
-            try:
-                _bring_up(self._netlink, _HUB, master=self._bridge)
-                owner = cleanup.Owner.of_this_process(job)
-                configure_hub(machine, self.hub_interface, interface, owner)
-            except BaseException:
-                _delete(self._netlink, _HUB)
-                raise
+    def _join(self, underlay: Underlay) -> int:
+        """Join the bridge with the other machines' ones, and return the MTU of the whole."""
+        with IPRoute(groups=0) as machine:
+            mtu_bytes = tunnel_mtu(machine, underlay)
+            add_tunnel(machine, self._netlink, self._namespace, _TUNNEL, self._bridge, underlay)
+        return mtu_bytes
 
     def _make_pair(self, name: str, peer: str, namespace: int, **options: str) -> None:
-        inner = {"ifname": peer, "mtu": MTU_BYTES, "net_ns_fd": namespace, **options}
-        self._netlink.link("add", ifname=name, kind="veth", mtu=MTU_BYTES, peer=inner)
+        mtu = self._mtu_bytes
+        inner = {"ifname": peer, "mtu": mtu, "net_ns_fd": namespace, **options}
+        self._netlink.link("add", ifname=name, kind="veth", mtu=mtu, peer=inner)
 
     def _remove(self, port: _Port) -> None:
         with contextlib.ExitStack() as undo, _explained(f"detach site {port.site}"):

@@ -2,9 +2,9 @@
 
 Inside HTB's root each destination has a class, to which a u32 filter on the IP destination leads.
 The class itself does not limit: rate, delay, jitter and loss are all netem's, because netem keeps
-the order of packets when the rate is its own, also with jitter. What no filter takes (ARP, and
-packets to the hub) leaves unshaped. A link without any property needs no leaf, so plain links work
-where the kernel lacks sch_netem.
+the order of packets when the rate is its own, also with jitter. What no filter takes (ARP) leaves
+unshaped. A link without any property needs no leaf, so plain links work where the kernel lacks
+sch_netem.
 """
 
 from __future__ import annotations

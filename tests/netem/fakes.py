@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import socket
 import subprocess
 import sys
 import threading
@@ -100,18 +101,20 @@ class FakeEngine:
 
 
 @contextlib.contextmanager
-def serving(plan: Plan, folder: Path, engine: FakeEngine, linger_s: float = 60.0) -> Iterator[Path]:
+def serving(plan: Plan, folder: Path, engine: FakeEngine) -> Iterator[Path]:
     """A daemon in a thread; it yields the socket's path, and stops the daemon at the end."""
     path = folder / "daemon.sock"
-    daemon = Daemon(plan, engine, path, linger_s=linger_s)
-    thread = threading.Thread(target=daemon.run)
-    thread.start()
-    try:
-        yield path
-    finally:
-        daemon.stop()
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
+    ours, owner = socket.socketpair()
+    with ours, owner:
+        daemon = Daemon(plan, engine, path, owner)
+        thread = threading.Thread(target=daemon.run)
+        thread.start()
+        try:
+            yield path
+        finally:
+            daemon.stop()
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
 
 
 @contextlib.contextmanager

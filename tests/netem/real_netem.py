@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from pyroute2 import IPRoute
 
 from netem import namespaces
-from netem.check import ProbeSites, Tolerance, check
+from netem.check import Probe, ProbeSites, Tolerance, check
 from netem.client import Control
 from netem.engines.kernel import KernelEngine
 from netem.launch import start_daemon
@@ -28,7 +29,12 @@ from netem.probes import (
     measure_rtt,
     measure_throughput,
 )
+from tests.netem.machines import machines, underlay
 
+# A round trip may take longer by this, and a stream be slower by a share, since one processor
+# carries both ends, and other work may have the machine's.
+BUSY_S = 0.009
+BUSY_SHARE = 0.6
 BUFFERS = "4096 131072 67108864"
 
 
@@ -37,7 +43,7 @@ class Sites:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.engine = KernelEngine(plan, "real-netem-test")
+        self.engine = KernelEngine(plan)
         self.namespaces: list[int] = []
         self.responders: list[Responder] = []
         try:
@@ -73,6 +79,14 @@ class Sites:
         with namespaces.inside(self.namespaces[src]):
             return measure_loss(*self.where(dst), count=count, packets_per_s=4000).loss
 
+    def bound(self, site: int, kind: socket.SocketKind = socket.SOCK_DGRAM) -> socket.socket:
+        """Return a socket in a site's namespace, bound to its address."""
+        with namespaces.inside(self.namespaces[site]):
+            made = socket.socket(socket.AF_INET, kind)
+        made.settimeout(5)
+        made.bind((self.plan.address(site), 0))
+        return made
+
     def where(self, site: int) -> tuple[str, int]:
         return self.plan.address(site), self.responders[site].port
 
@@ -92,6 +106,11 @@ def sites(count: int = 2, links: Mapping[tuple[int, int], Link] | None = None) -
         up.close()
 
 
+def near(rtt_s: float | None, asked_s: float) -> bool:
+    """Return whether a round trip takes what was asked, and not much more on a busy machine."""
+    return rtt_s is not None and asked_s <= rtt_s <= asked_s + BUSY_S
+
+
 def both(link: Link) -> dict[tuple[int, int], Link]:
     return {(0, 1): link, (1, 0): link}
 
@@ -101,7 +120,7 @@ def test_delay_is_the_sum_of_both_directions() -> None:
         for src, dst in ((0, 1), (1, 0)):
             rtt_s = up.rtt_s(src, dst)
             print(f"asked 50 ms, RTT {rtt_s * 1e3:.2f} ms")
-            assert 0.050 <= rtt_s <= 0.052
+            assert near(rtt_s, 0.05)
 
 
 def test_each_ordered_pair_has_its_own_delay() -> None:
@@ -111,7 +130,7 @@ def test_each_ordered_pair_has_its_own_delay() -> None:
         for (src, dst), delay_s in delays_s.items():
             rtt_s = up.rtt_s(src, dst)
             print(f"asked {delay_s * 1e3:.0f} ms, RTT {rtt_s * 1e3:.2f} ms")
-            assert delay_s <= rtt_s <= delay_s + 0.002
+            assert near(rtt_s, delay_s)
 
 
 @pytest.mark.parametrize("rate_bps", [10e6, 50e6, 100e6])
@@ -119,14 +138,14 @@ def test_rate_limits_a_tcp_stream(rate_bps: float) -> None:
     with sites(2, both(Link(delay_s=0.01, rate_bps=rate_bps))) as up:
         measured_bps = up.rate_bps(0, 1)
     print(f"asked {rate_bps / 1e6:.0f} Mbit/s, TCP {measured_bps / 1e6:.1f} Mbit/s")
-    assert 0.8 * rate_bps <= measured_bps <= 1.01 * rate_bps
+    assert BUSY_SHARE * rate_bps <= measured_bps <= 1.01 * rate_bps
 
 
 def test_rates_differ_by_direction() -> None:
     links = {(0, 1): Link(rate_bps=10e6), (1, 0): Link(rate_bps=40e6)}
     with sites(2, links) as up:
-        assert 8e6 <= up.rate_bps(0, 1, 0.3, 0.7) <= 10.1e6
-        assert 32e6 <= up.rate_bps(1, 0, 0.3, 0.7) <= 40.4e6
+        assert BUSY_SHARE * 10e6 <= up.rate_bps(0, 1, 0.3, 0.7) <= 10.1e6
+        assert BUSY_SHARE * 40e6 <= up.rate_bps(1, 0, 0.3, 0.7) <= 40.4e6
 
 
 @pytest.mark.parametrize("loss", [0.01, 0.05])
@@ -134,54 +153,58 @@ def test_loss_is_what_was_asked_and_one_way(loss: float) -> None:
     with sites(2, {(0, 1): Link(loss=loss)}) as up:
         measured = up.loss(0, 1, 23_000 if loss < 0.02 else 6000)
         print(f"asked {loss:.0%}, lost {measured:.2%}")
-        assert 0.8 * loss <= measured <= 1.2 * loss
+        # More than four standard deviations.
+        assert 0.7 * loss <= measured <= 1.3 * loss
         assert up.loss(1, 0, 1000) == 0
 
 
 def test_jitter_spreads_but_does_not_reorder_when_a_rate_is_set() -> None:
     link = Link(delay_s=0.03, jitter_s=0.01, rate_bps=50e6)
-    with sites(2, {(0, 1): link}) as up:
-        with namespaces.inside(up.namespaces[1]):
-            receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        with namespaces.inside(up.namespaces[0]):
-            sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        with receiver, sender:
-            receiver.bind((up.plan.address(1), 0))
-            receiver.settimeout(3)
-            arrived: list[tuple[int, float]] = []
+    with sites(2, {(0, 1): link}) as up, up.bound(1) as receiver, up.bound(0) as sender:
+        arrived: list[tuple[int, float]] = []
 
-            def receive() -> None:
-                while len(arrived) < 400:
-                    number = struct.unpack("!I", receiver.recv(64))[0]
-                    arrived.append((number, time.monotonic()))
+        def receive() -> None:
+            while len(arrived) < 400:
+                number = struct.unpack("!I", receiver.recv(64))[0]
+                arrived.append((number, time.monotonic()))
 
-            thread = threading.Thread(target=receive)
-            thread.start()
-            sent_s = []
-            for number in range(400):
-                sent_s.append(time.monotonic())
-                sender.sendto(struct.pack("!I", number), receiver.getsockname())
-                time.sleep(0.002)
-            thread.join(10)
+        thread = threading.Thread(target=receive)
+        thread.start()
+        sent_s = []
+        for number in range(400):
+            sent_s.append(time.monotonic())
+            sender.sendto(struct.pack("!I", number), receiver.getsockname())
+            time.sleep(0.002)
+        thread.join(10)
     assert [number for number, _ in arrived] == list(range(400))
     delays_s = sorted(time_s - sent_s[number] for number, time_s in arrived)
     assert delays_s[360] - delays_s[40] > 0.005
     assert 0.02 < delays_s[200] < 0.07
 
 
+def test_jitter_without_a_rate_keeps_the_order_too() -> None:
+    with sites(2, {(0, 1): Link(delay_s=0.02, jitter_s=0.01)}) as up:
+        with up.bound(1) as receiver, up.bound(0) as sender:
+            for number in range(200):
+                sender.sendto(struct.pack("!I", number), receiver.getsockname())
+            arrived = [struct.unpack("!I", receiver.recv(64))[0] for _ in range(200)]
+        assert arrived == list(range(200))
+        assert up.engine.read_links()[0, 1].rate_bps is None
+
+
 def test_a_link_changes_in_place_while_in_use() -> None:
     with sites(2, both(Link(delay_s=0.005, rate_bps=40e6))) as up:
-        assert 0.010 <= up.rtt_s(0, 1) <= 0.012
+        assert near(up.rtt_s(0, 1), 0.01)
         for pair in ((0, 1), (1, 0)):
             up.engine.set_link(*pair, Link(delay_s=0.03, rate_bps=10e6))
-        assert 0.060 <= up.rtt_s(0, 1) <= 0.062
-        assert 8e6 <= up.rate_bps(0, 1) <= 10.1e6
+        assert near(up.rtt_s(0, 1), 0.06)
+        assert BUSY_SHARE * 10e6 <= up.rate_bps(0, 1) <= 10.1e6
         up.engine.set_link(0, 1, Link(up=False))
         with pytest.raises(ProbeFailed):
             up.rtt_s(0, 1, timeout_s=0.5)
         for pair in ((0, 1), (1, 0)):
             up.engine.set_link(*pair, Link(delay_s=0.01))
-        assert 0.020 <= up.rtt_s(0, 1) <= 0.022
+        assert near(up.rtt_s(0, 1), 0.02)
 
 
 def test_the_kernel_holds_what_was_asked() -> None:
@@ -215,15 +238,87 @@ def test_bytes_are_counted_per_pair() -> None:
     assert (0, 2) not in after or after[0, 2].packets == 0
 
 
+def test_what_is_lost_and_cut_is_counted() -> None:
+    with sites(2) as up, up.bound(1) as receiver, up.bound(0) as sender:
+        for link in (Link(), Link(up=False), Link()):
+            up.engine.set_link(0, 1, link)
+            for _ in range(10):
+                sender.sendto(bytes(100), receiver.getsockname())
+        for _ in range(20):
+            receiver.recv(200)
+        stats = up.engine.stats()[0, 1]
+    assert (stats.packets, stats.bytes, stats.dropped) == (20, 2560, 10)
+
+
+def segments(up: Sites, site: int) -> int:
+    with namespaces.inside(up.namespaces[site]), IPRoute(groups=0) as netlink:
+        (index,) = netlink.link_lookup(ifname="eth0")
+        (message,) = netlink.get_links(index)
+        return int(message.get_attr("IFLA_GSO_MAX_SEGS"))
+
+
+def test_slow_and_lossy_links_see_single_packets() -> None:
+    links = {(0, 1): Link(loss=0.01), (1, 2): Link(rate_bps=100e6), (2, 0): Link(rate_bps=1e6)}
+    with sites(4, links) as up:
+        # 1 ms at 100 Mbit/s is 12,500 bytes.
+        assert [segments(up, site) for site in range(4)] == [1, 8, 1, 64]
+        up.engine.set_link(3, 0, Link(rate_bps=50e6))
+        assert segments(up, 3) == 4
+    scheduled = [{"at_s": 9, "src": 0, "dst": 1, "loss": 0.1}]
+    plan = Plan.parse({"sites": ["a", "b"], "schedule": scheduled})
+    with contextlib.closing(Sites(plan)) as up:
+        assert segments(up, 0) == 1
+
+
+def test_goodbye_arrives_over_a_long_link_but_late() -> None:
+    with sites(2, both(Link(delay_s=0.3))) as up:
+        with up.bound(0, socket.SOCK_STREAM) as listener:
+            listener.listen()
+            leaver = up.bound(1, socket.SOCK_STREAM)
+            leaver.connect(listener.getsockname())
+            accepted, _ = listener.accept()
+        with accepted:
+            accepted.settimeout(5)
+            begun_s = time.monotonic()
+            up.engine.detach(1)
+            leaver.close()
+            assert accepted.recv(1) == b""
+            assert time.monotonic() - begun_s >= 0.3
+
+
+def test_links_between_machines_are_shaped_where_they_begin() -> None:
+    link = Link(delay_s=0.01, rate_bps=40e6)
+    plan = Plan.parse({"sites": ["a", "b"], "default": link.model_dump(exclude_unset=True)})
+    with machines(2) as nodes, contextlib.ExitStack() as stack:
+        engines, homes, responders = [], [], []
+        for number, node in enumerate(nodes):
+            with namespaces.inside(node):
+                engines.append(KernelEngine(plan, underlay(number, 2, 7)))
+            stack.callback(engines[-1].close)
+            homes.append(namespaces.new_namespace())
+            stack.callback(os.close, homes[-1])
+            engines[-1].attach(number, os.dup(homes[-1]))
+            with namespaces.inside(homes[-1]):
+                responders.append(Responder(plan.address(number)))
+            stack.callback(responders[-1].close)
+        with namespaces.inside(homes[0]):
+            there = (plan.address(1), responders[1].port)
+            rtt_s = measure_rtt(*there).min_s
+            rate_bps = measure_throughput(*there, warmup_s=1.0, window_s=1.5).rate_bps
+    print(f"asked 20 ms and 40 Mbit/s: {rtt_s * 1e3:.2f} ms, {rate_bps / 1e6:.1f} Mbit/s")
+    assert near(rtt_s, 0.02)
+    assert BUSY_SHARE * 40e6 <= rate_bps <= 1.01 * 40e6
+
+
 def test_a_daemon_follows_its_schedule() -> None:
     plan = Plan.parse(
         {
             "sites": ["a", "b"],
             "default": {"delay_s": 0.01, "rate_bps": 40e6},
             "schedule": [
-                {"at_s": 3, "src": "a", "dst": "b", "delay_s": 0.05},
-                {"at_s": 6, "src": "a", "dst": "b", "up": False},
-                {"at_s": 9, "src": "a", "dst": "b", "up": True, "delay_s": 0.02},
+                {"at_s": 2, "src": "a", "dst": "b", "rate_bps": 8e6, "delay_s": 0.05},
+                {"at_s": 7, "src": "a", "dst": "b", "up": False},
+                {"at_s": 10, "src": "a", "dst": "b", "up": True, "rate_bps": 40e6, "delay_s": 0.02},
             ],
         }
     )
@@ -234,16 +329,31 @@ def test_a_daemon_follows_its_schedule() -> None:
     ):
         control.begin()
         begun_s = time.monotonic()
-        for at_s, expected_s in ((0.5, 0.02), (3.5, 0.1), (6.5, None), (9.5, 0.04)):
+
+        def wait(at_s: float) -> None:
             time.sleep(max(0.0, begun_s + at_s - time.monotonic()))
-            rtt_s = up.rtt_s(0, 1, timeout_s=1.0)
-            print(f"after {at_s} s: {rtt_s}, expected {expected_s}")
-            if expected_s is None:
-                assert rtt_s is None
-            else:
-                assert rtt_s == pytest.approx(expected_s, abs=0.006)
+
+        def rtt_s() -> float | None:
+            return up.rtt_s(0, 1, timeout_s=1.0)
+
+        def rate_bps() -> float:
+            probe = Probe(0, 1, "throughput", {"warmup_s": 1.0, "window_s": 1.0}, 2.0, 0.0)
+            ((_, result),) = up.measure([probe])
+            assert result is not None
+            return float(result["received_bytes"] * 8 / result["seconds"])
+
+        wait(0.2)
+        assert near(rtt_s(), 0.02)
+        wait(2.2)
+        assert near(rtt_s(), 0.1)
+        assert BUSY_SHARE * 8e6 <= rate_bps() <= 8.1e6
+        wait(7.2)
+        assert rtt_s() is None
+        wait(10.2)
+        assert near(rtt_s(), 0.04)
+        assert BUSY_SHARE * 40e6 <= rate_bps() <= 40.5e6
         control.change(Change(src="a", dst="b", delay_s=0.005))
-        assert up.rtt_s(0, 1, timeout_s=1.0) == pytest.approx(0.01, abs=0.006)
+        assert near(rtt_s(), 0.01)
 
 
 def test_check_finds_four_sites_as_asked() -> None:
@@ -255,6 +365,8 @@ def test_check_finds_four_sites_as_asked() -> None:
         }
     )
     with start_daemon(plan, "kernel") as daemon, ProbeSites(daemon.socket_path, plan) as up:
-        reports = check(up, plan, Tolerance(rate=0.15, rtt_floor_s=0.003), print)
+        reports = check(up, plan, Tolerance(rate=1 - BUSY_SHARE, rtt_floor_s=BUSY_S), print)
     assert len(reports) == 12
+    assert all(r.rate_bps is not None and r.rate_bps <= 20.2e6 for r in reports)
+    assert all(r.least_rtt_s is not None and r.least_rtt_s >= r.asked_rtt_s for r in reports)
     assert [(r.src, r.dst, r.problems) for r in reports if r.problems] == []

@@ -112,6 +112,7 @@ def test_what_is_detected_is_consistent_and_leaves_no_trace() -> None:
         "ok": True,
         "detail": "runs as root",
         "remedy": "",
+        "known": True,
     }
 
 
@@ -131,7 +132,7 @@ def test_without_rights_the_remedies_are_told() -> None:
         "found = capabilities.detect()\n"
         "assert not found.root.ok and not found.namespaces.ok\n"
         "assert all(c.remedy for c in found.all if not c.ok)\n"
-        "assert [c.name for c in found.missing('kernel')][0] == 'root'\n"
+        "assert [c.name for c in found.missing('kernel')] == ['root', 'namespaces']\n"
         "try:\n"
         "    capabilities.has_qdisc('htb')\n"
         "except capabilities.Unsupported as error:\n"
@@ -170,6 +171,13 @@ def test_what_keeps_a_user_out(
     assert not capability.ok
     assert remedy in capability.remedy
     assert os.strerror(number) in capability.detail
+
+
+def test_something_else_in_the_place_of_tun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capabilities, "TUN_DEVICE", "/dev/null")
+    tun = detect().tun
+    assert (tun.ok, tun.detail) == (False, "/dev/null is something else than the device for TUN")
+    assert "modprobe tun" in tun.remedy
 
 
 def test_a_probe_that_breaks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

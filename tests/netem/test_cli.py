@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from pyroute2 import IPRoute
 
+from netem import namespaces
 from netem.capabilities import choose_backend
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +90,7 @@ def test_check_of_one_site_has_nothing_to_measure(tmp_path: Path) -> None:
     done = netem("check", str(path), "--json")
     assert (done.returncode, json.loads(done.stdout)["pairs"]) == (0, [])
     assert "nothing to check" in done.stderr
+    assert "measuring" not in done.stderr
 
 
 @links
@@ -148,6 +151,15 @@ def test_a_command_that_does_not_exist_is_named(plan: str) -> None:
     assert "a | netem: cannot run no-such-command: No such file or directory" in done.stdout
 
 
+def daemon_of(process: subprocess.Popen[str]) -> int:
+    """Return the link daemon that a command has started."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (daemon,) = (
+        int(pid) for pid in children if "netem.daemon" in Path(f"/proc/{pid}/cmdline").read_text()
+    )
+    return daemon
+
+
 def _wait_gone(pid: int) -> bool:
     for _ in range(200):
         try:
@@ -189,18 +201,94 @@ def test_the_daemons_death_ends_a_run_and_is_named(plan: str) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline().endswith("up\n")
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        daemons = [
-            int(pid)
-            for pid in children
-            if "netem.daemon" in Path(f"/proc/{pid}/cmdline").read_text()
-        ]
-        assert len(daemons) == 1
-        os.kill(daemons[0], signal.SIGKILL)
+        daemon = daemon_of(process)
+        os.kill(daemon, signal.SIGKILL)
         _, errors = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 1
-    assert "the link daemon has ended" in errors
+    assert f"the link daemon (process {daemon}) has ended" in errors
     assert "Traceback" not in errors
+
+
+def started_check(plan: str) -> subprocess.Popen[str]:
+    """Start a check in a session of its own, and return when it is measuring."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "netem", "check", plan],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    while "measuring" not in (line := process.stderr.readline()):
+        assert line, "it has ended"
+    return process
+
+
+@links
+def test_the_daemons_death_ends_a_check_and_is_named(plan: str) -> None:
+    with started_check(plan) as process:
+        os.kill(daemon_of(process), signal.SIGKILL)
+        out, errors = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, out) == (1, "")
+    assert "the link daemon" in errors
+    assert "has ended" in errors
+    assert "Traceback" not in errors
+
+
+@links
+def test_an_interrupt_ends_a_check_without_a_traceback(plan: str) -> None:
+    with started_check(plan) as process:
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+@links
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a network namespace: run as root")
+def test_a_subnet_that_the_machine_uses_itself(plan: str) -> None:
+    machine = namespaces.new_namespace()
+    try:
+        with namespaces.inside(machine):
+            with IPRoute(groups=0) as netlink:
+                netlink.link("add", ifname="office", kind="bridge")
+                (index,) = netlink.link_lookup(ifname="office")
+                netlink.addr("add", index=index, address="10.77.0.10", prefixlen=16)
+                netlink.link("set", index=index, state="up")
+            done = netem("run", plan, "--", "sh", "-c", "grep -c eth0 /proc/net/route")
+    finally:
+        os.close(machine)
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["a | 1", "b | 1"])
+
+
+@links
+def test_two_jobs_of_one_plan_run_at_once(plan: str) -> None:
+    script = (
+        "import os, socket, sys\n"
+        "site = int(os.environ['NETEM_SITE']); peer = os.environ['NETEM_SITES'].split(',')[1]\n"
+        "mine = socket.create_server((os.environ['NETEM_ADDRESS'], 4000))\n"
+        "mine.settimeout(30)\n"
+        "for _ in range(1500 * (1 - site)):\n"
+        "    try:\n"
+        "        talk = socket.create_connection((peer, 4000), 10); break\n"
+        "    except ConnectionRefusedError:\n"
+        "        pass\n"
+        "if site:\n"
+        "    mine.accept()[0].sendall(sys.argv[1].encode())\n"
+        "else:\n"
+        "    print(talk.makefile().read())\n"
+    )
+    command = [sys.executable, "-m", "netem", "run", plan, "--", sys.executable, "-c", script]
+    jobs = [
+        subprocess.Popen(
+            [*command, name], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for name in ("first", "second")
+    ]
+    for job, name in zip(jobs, ("first", "second"), strict=True):
+        out, errors = job.communicate(timeout=TIMEOUT_S)
+        assert (job.returncode, out) == (0, f"a | {name}\n"), errors
 
 
 def test_clean_says_what_it_removed() -> None:

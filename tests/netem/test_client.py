@@ -1,18 +1,21 @@
 """Sites as processes in real namespaces, beside a daemon whose engine hands packets on."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from netem.client import Control, enter
 from netem.errors import DaemonLost, EnterError, PlanError
+from netem.launch import start_daemon
 from netem.plan import Change, Link, LinkFields, Plan
 from tests.netem.fakes import REPO, WAIT_S, FakeEngine, Site, needs_root, serving
 
@@ -70,6 +73,10 @@ def test_what_a_site_sees_of_the_network(tmp_path: Path):
         assert routes.split()[:3] == ["10.98.0.0/24", "dev", "eth0"]
         assert routes.count("\n") == 1
         assert rmem == wmem == ["4096", "131072", str(PLAN.buffer_bytes(2))]
+        for name, value in (("tcp_slow_start_after_idle", "0"), ("tcp_tso_rtt_log", "18")):
+            if Path(f"/proc/sys/net/ipv4/{name}").exists():
+                path = f"/proc/sys/net/ipv4/{name}"
+                assert site.run(f"show(open({path!r}).read().strip())") == value
 
 
 @needs_root
@@ -128,6 +135,54 @@ def test_a_site_reattaches_to_the_next_daemon(tmp_path: Path):
             site.send(f"site.reattach({str(path)!r}); show(site.lost)")
             assert site.read() is False
             assert list(new.fds) == [0]
+
+
+@needs_root
+def test_a_site_reattaches_as_soon_as_the_device_before_has_gone(tmp_path: Path):
+    """A daemon that dies closes its connections before the devices, or a while before."""
+    engine = FakeEngine(PLAN)
+    with serving(PLAN, tmp_path, engine) as path, Site(path, 0) as site:
+        site.read()
+        held = os.dup(engine.fds[0])
+        site.run(
+            "from netem import tun; make = tun.open_tun\n"
+            "def told(*a):\n"
+            "    try:\n"
+            "        return make(*a)\n"
+            "    except Exception as error:\n"
+            "        show(str(error)); raise\n"
+            "tun.open_tun = told; show(0)\n"
+        )
+        site.send(f"site.reattach({str(path)!r}); show('in')")
+        assert "busy" in str(site.read())
+        os.close(held)
+        while (word := site.read()) != "in":
+            assert "busy" in str(word)
+        assert list(engine.fds) == [0]
+
+
+@needs_root
+def test_a_signal_comes_when_the_daemon_is_killed_and_again_after_the_next(tmp_path: Path):
+    with ExitStack() as stack:
+        daemons = [
+            stack.enter_context(start_daemon(PLAN, "userspace", log_path=tmp_path / "log"))
+            for _ in range(2)
+        ]
+        site = stack.enter_context(Site(daemons[0].socket_path, 0))
+        site.read()
+        site.run(
+            "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])\n"
+            "site.signal_when_lost(signal.SIGIO)\n"
+            "show(0)"
+        )
+        for number, daemon in enumerate(daemons):
+            if number:
+                site.send(f"site.reattach({str(daemon.socket_path)!r})")
+            quiet = "show(signal.sigtimedwait([signal.SIGIO], 0) is None and not site.lost)"
+            assert site.run(quiet) is True
+            os.kill(daemon.pid, signal.SIGKILL)
+            came = "show([signal.sigtimedwait([signal.SIGIO], 20) is not None, site.lost])"
+            assert site.run(came) == [True, True]
 
 
 @needs_root

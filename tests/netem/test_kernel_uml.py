@@ -1,4 +1,4 @@
-"""Runs real_netem.py where there is a real sch_netem: on this kernel, or in User-Mode Linux."""
+"""Runs real_*.py where there is a real sch_netem: on this kernel, or in User-Mode Linux."""
 
 import os
 import re
@@ -13,20 +13,21 @@ from netem.capabilities import has_qdisc
 from tests.netem import uml
 
 ROOT = Path(__file__).parents[2]
-INNER = Path(__file__).with_name("real_netem.py")
-TIME_S = 200.0
+INNER = sorted(Path(__file__).parent.glob("real_*.py"))
+TIME_S = 240.0
 OPTIONS = f"-m pytest -q -p no:cacheprovider -o junit_logging=system-out --rootdir {ROOT}"
 PYTEST = OPTIONS.split()
 
 
 def inner_tests() -> list[str]:
-    """Return the names of the tests in real_netem.py, without importing it."""
-    return re.findall(r"^def (test_\w+)", INNER.read_text(), re.MULTILINE)
+    """Return the names of the tests in real_*.py, without importing them."""
+    texts = (path.read_text() for path in INNER)
+    return [name for text in texts for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)]
 
 
 def run_directly(folder: Path) -> None:
     """Run the tests on this machine's own kernel."""
-    command = [sys.executable, *PYTEST, f"--junitxml={folder}/junit.xml", str(INNER)]
+    command = [sys.executable, *PYTEST, f"--junitxml={folder}/junit.xml", *map(str, INNER)]
     subprocess.run(command, cwd=ROOT, timeout=TIME_S, check=False)
 
 
@@ -38,7 +39,7 @@ def run_in_guest(folder: Path) -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(message)
         pytest.skip(message)
-    command = [sys.executable, *PYTEST, "--junitxml=/run/host/junit.xml", str(INNER)]
+    command = [sys.executable, *PYTEST, "--junitxml=/run/host/junit.xml", *map(str, INNER)]
     result = uml.run(command, folder, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, timeout_s=TIME_S)
     print(f"boot {result.boot_s:.1f} s, tests {result.run_s:.1f} s\n{result.output}")
 

@@ -192,6 +192,25 @@ def test_nobody_connected_ends_it_after_a_while(tmp_path: Path):
     assert engine.closed
 
 
+def test_once_it_was_used_it_ends_with_the_last_connection(tmp_path: Path):
+    engine = FakeEngine(PLAN, "kernel")
+    daemon = Daemon(PLAN, engine, tmp_path / "a.sock", linger_s=2 * WAIT_S, reason="why not")
+    thread = threading.Thread(target=daemon.run)
+    thread.start()
+    with Control(tmp_path / "a.sock") as control:
+        assert control.describe()["reason"] == "why not"
+    channels = [Channel.connect(tmp_path / "a.sock") for _ in range(2)]
+    for site, channel in enumerate(channels):
+        attach(channel, site)
+    channels[0].close()
+    engine.wait(lambda: list(engine.fds) == [1])
+    assert thread.is_alive()
+    channels[1].close()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert engine.closed
+
+
 def test_the_owner_s_end_ends_it(tmp_path: Path):
     engine = FakeEngine(PLAN)
     ours, theirs = socket.socketpair()

@@ -22,6 +22,7 @@ MODULES = (
     "veth",
     "bridge",
     "tun",
+    "vxlan",
     "sch_netem",
     "sch_tbf",
     "sch_htb",
