@@ -25,3 +25,7 @@ class ExchangeError(PowerTripError):
 
 class BackendUnusable(InputError):
     """The collectives library that the settings name cannot work here."""
+
+
+class ProbeError(PowerTripError):
+    """The links cannot be measured, for a reason that is not the links'."""

@@ -22,7 +22,11 @@ def store_prefix(generation: int) -> str:
 
 
 def choose_backend(
-    wanted: Literal["auto", "gloo", "nccl"], device: torch.device, *, own_gpu: bool
+    wanted: Literal["auto", "gloo", "nccl"],
+    device: torch.device,
+    *,
+    own_gpu: bool,
+    own_host: bool = False,
 ) -> Backend:
     """NCCL moves tensors of a GPU that no other process uses; Gloo moves everything else.
 
@@ -34,14 +38,18 @@ def choose_backend(
         Where this process trains.
     own_gpu
         Whether no other process trains on it.
+    own_host
+        Whether NCCL takes this process for the only one of a machine (``NCCL_HOSTID``), and so does
+        not mind others on the same GPU; auto does not rely on it.
 
     Raises
     ------
     BackendUnusable
         NCCL is asked for, and would fail or hang.
     """
-    usable = device.type == "cuda" and own_gpu and dist.is_nccl_available()
-    if wanted == "nccl" and not usable:
+    possible = device.type == "cuda" and dist.is_nccl_available()
+    usable = possible and own_gpu
+    if wanted == "nccl" and not (possible and (own_gpu or own_host)):
         raise BackendUnusable(
             f"exchange.backend is nccl, but this process trains on {device}"
             + ("" if own_gpu else ", which other processes use as well")

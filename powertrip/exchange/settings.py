@@ -9,6 +9,18 @@ from pydantic import Field
 from powertrip.settings import Settings
 
 
+class ProbeSettings(Settings):
+    """The measuring of the links, by few datagrams between the sites' processes."""
+
+    enabled: bool = True
+    """Whether the sites measure the links among them; the decisions then use what is measured, with
+    the network's model until then."""
+    interval_s: float = Field(default=60.0, gt=0)
+    """Seconds between two measurements of all links."""
+    limit_s: float = Field(default=10.0, gt=0)
+    """Seconds after which a link that has not answered counts as not measured."""
+
+
 class ExchangeSettings(Settings):
     """How the members of a generation average their updates."""
 
@@ -16,3 +28,5 @@ class ExchangeSettings(Settings):
     """Collectives library: nccl needs a GPU per process; auto takes it where it can, else gloo."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Seconds after which a collective or the building of a group is given up."""
+    probe: ProbeSettings = ProbeSettings()
+    """How the sites measure the links among them."""

@@ -17,6 +17,7 @@ from powertrip.errors import PowerTripError
 from powertrip.telemetry import events, words
 from powertrip.telemetry.eventlog import read_events
 from powertrip.telemetry.events import Event
+from powertrip.telemetry.links import LinkWatch
 from powertrip.telemetry.report import Summary, Tally, render_summary
 
 ConsoleKind = Literal["auto", "live", "plain", "none"]
@@ -68,11 +69,19 @@ def start_lines(event: events.RunStarted) -> list[str]:
         f"  {words.count(len(event.sites), 'site')}, policy {event.policy}, seed {event.seed}",
         f"  {event.pacing} pacing, {event.clock} clock, {event.backend}, "
         f"torch {event.torch_version}",
+        f"  links: {links_text(event)}",
         f"  target: {words.goal(event.target.value, event.target.metric)}",
     ]
     if event.metrics_url:
         lines.append(f"  metrics: {event.metrics_url}")
     return lines
+
+
+def links_text(event: events.RunStarted) -> str:
+    """How the sites are joined, with what is multiplied."""
+    if event.bandwidth_scale == 1:
+        return event.links
+    return f"{event.links}; bandwidths x {event.bandwidth_scale:.4g}"
 
 
 def decision_line(event: events.Decision, names: Mapping[str, str], sites: int) -> str:
@@ -113,6 +122,7 @@ class PlainConsole:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._names: dict[str, str] = {}
+        self._links = LinkWatch()
         self._rounds = 0
 
     def show(self, event: Event) -> None:
@@ -121,6 +131,9 @@ class PlainConsole:
             case events.RunStarted():
                 self._names = words.short_names(event.sites)
                 for line in start_lines(event):
+                    self._write(line)
+            case events.LinksMeasured():
+                for line in self._links.lines(event, self._names):
                     self._write(line)
             case events.Decision():
                 self._write(decision_line(event, self._names, len(self._names)))

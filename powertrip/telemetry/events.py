@@ -128,6 +128,28 @@ class SiteRound(Record):
     """Mean power this site drew in the round, watts."""
 
 
+class LinkRow(Record):
+    """What one site has measured of its link to another."""
+
+    src: str
+    """Name of the site that measured."""
+
+    dst: str
+    """Name of the other site."""
+
+    rtt_s: float | None
+    """Least round trip, seconds; null if none was answered."""
+
+    bandwidth: float | None
+    """Bandwidth from `src` to `dst`, bytes per second; null if not measured."""
+
+    model_rtt_s: float
+    """Round trip in the network's model, seconds."""
+
+    model_bandwidth: float
+    """Bandwidth from `src` to `dst` in the network's model, bytes per second."""
+
+
 class RunStarted(Event):
     """The first event of a run."""
 
@@ -168,8 +190,28 @@ class RunStarted(Event):
     clock: str
     """Times that decisions are made from: measured or modelled."""
 
+    links: str = "not recorded"
+    """What the links between the sites are, and why, in one line."""
+
+    bandwidth_scale: float = 1.0
+    """What the bandwidths of the scenario's network are multiplied by."""
+
     metrics_url: str | None = None
     """Where metrics are served; null when they are not."""
+
+
+class LinksMeasured(Event):
+    """The sites have measured the links among them."""
+
+    event: Literal["links_measured"] = "links_measured"
+    hub: str
+    """Name of the site that the star model is centred on."""
+
+    links: tuple[LinkRow, ...]
+    """The links that exist, by source and then destination, in the order of the sites."""
+
+    first: bool
+    """Whether this is the measurement at the start, before any training."""
 
 
 class Decision(Event):
@@ -404,6 +446,7 @@ class RunEnded(Event):
 
 EVENT_TYPES: tuple[type[Event], ...] = (
     RunStarted,
+    LinksMeasured,
     Decision,
     Rebuild,
     Round,
@@ -414,7 +457,15 @@ EVENT_TYPES: tuple[type[Event], ...] = (
 )
 
 AnyEvent = Annotated[
-    RunStarted | Decision | Rebuild | Round | Warned | Failure | Checkpoint | RunEnded,
+    RunStarted
+    | LinksMeasured
+    | Decision
+    | Rebuild
+    | Round
+    | Warned
+    | Failure
+    | Checkpoint
+    | RunEnded,
     Field(discriminator="event"),
 ]
 

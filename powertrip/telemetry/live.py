@@ -18,8 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from powertrip.telemetry import events, words
-from powertrip.telemetry.console import start_lines, trouble_line
+from powertrip.telemetry.console import links_text, start_lines, trouble_line
 from powertrip.telemetry.events import Event
+from powertrip.telemetry.links import LinkWatch, rate
 from powertrip.telemetry.report import Summary, render_summary
 
 MAX_WIDTH = 110
@@ -30,6 +31,9 @@ IDLE_S = 1.0
 
 BUSY_S = 0.2
 """Seconds between two drawings at least: drawing takes 10 ms of a core that may be training."""
+
+LINK_WIDTH = 23
+"""Columns that the links' round trip and bandwidth take."""
 
 FIXED_ROWS = 7
 """Lines that are neither a site nor a round nor the decision: heads and gaps."""
@@ -58,6 +62,7 @@ class Board:
         self._began = time.monotonic()
         self._rounds: deque[events.Round] = deque(maxlen=100)
         self._parts: dict[str, events.SiteRound] = {}
+        self._links: dict[str, events.LinkRow] = {}
         self._value: float | None = None
         self._first_value: float | None = None
         self._energy_j = 0.0
@@ -76,6 +81,8 @@ class Board:
             case events.RunStarted():
                 self._start = event
                 self.names = words.short_names(event.sites)
+            case events.LinksMeasured():
+                self._links = {link.src: link for link in event.links if link.dst == event.hub}
             case events.Decision():
                 self._decision = event
             case events.Rebuild():
@@ -104,10 +111,12 @@ class Board:
         width = min(options.max_width, MAX_WIDTH)
         height = options.height or console.height
         decision = self._decision_lines(console, width, 2 if height < 30 else 4)
-        rows = max(2, height - 1 - FIXED_ROWS - len(decision))
+        links = [self._joined(self._start)] if height >= 20 else []
+        rows = max(2, height - 1 - FIXED_ROWS - len(links) - len(decision))
         site_rows = min(len(self._start.sites), max(1, rows - min(rows // 2, max(4, rows // 3))))
         parts: list[RenderableType] = [
             self._head(self._start, width),
+            *links,
             self._progress(self._start.target, width),
             Text(),
             self._site_table(self._start, site_rows, width),
@@ -135,6 +144,10 @@ class Board:
             text.append(f"   {word} ", style="dim")
             text.append(value)
         return text
+
+    def _joined(self, start: events.RunStarted) -> Text:
+        text = f"links: {links_text(start)}"
+        return Text(text, style="dim", no_wrap=True, overflow="ellipsis")
 
     def _progress(self, target: events.Target, width: int) -> Table:
         done = target.met(self._value)
@@ -170,11 +183,16 @@ class Board:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
         table.width = width
         name_width = min(max([14, *(2 + len(name) for name in self.names.values())]), 22)
-        bar = max(6, width - name_width - 50)
+        room = width - name_width - 50
+        links = bool(self._links) and room >= 6 + LINK_WIDTH
+        bar = max(6, room - LINK_WIDTH if links else room)
         table.add_column("  site", no_wrap=True, width=name_width)
         table.add_column("power", no_wrap=True, width=bar)
         for name, size in (("", 7), ("samples/s", 9), ("step", 8), ("exchange", 8), ("loss", 6)):
             table.add_column(name, no_wrap=True, justify="right", width=size)
+        if links:
+            table.add_column("RTT", no_wrap=True, justify="right", width=8)
+            table.add_column("to the hub", no_wrap=True, justify="right", width=11)
         available = self._decision.power_w if self._decision else {}
         speeds = self._decision.throughput if self._decision else {}
         drawn = (part.power_w for part in self._parts.values())
@@ -200,11 +218,18 @@ class Board:
                 words.duration(part.step_s if part and part.steps else None),
                 words.duration(part.exchange_s if part else None),
                 f"{part.loss:.3f}" if part else "-",
+                *(self._link_cells(site) if links else ()),
                 style="" if member else "dim",
             )
         if len(shown) < len(start.sites):
             table.add_row(Text(f"  and {len(start.sites) - len(shown)} more", style="dim"))
         return table
+
+    def _link_cells(self, site: str) -> tuple[str, str]:
+        link = self._links.get(site)
+        if link is None:
+            return "-", "-"
+        return words.duration(link.rtt_s), rate(link.bandwidth)
 
     def _round_table(self, rows: int, width: int) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
@@ -287,6 +312,7 @@ class LiveConsole:
         self._done = threading.Event()
         self._painter = threading.Thread(target=self._paint, name="live-console", daemon=True)
         self._error: OSError | None = None
+        self._watch = LinkWatch()
 
     def show(self, event: Event) -> None:
         """Show one event.
@@ -306,6 +332,9 @@ class LiveConsole:
                 self._print("")
                 self._live.start()
                 self._painter.start()
+            case events.LinksMeasured():
+                for line in self._watch.lines(event, self._board.names):
+                    self._print(line)
             case events.Warned():
                 self._print(trouble_line(event, self._board.names), "yellow")
             case events.Failure():

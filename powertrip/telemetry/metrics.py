@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, start_http_server
 
@@ -87,6 +88,15 @@ class Metrics:
         )
         self._checkpoint = histogram("checkpoint_seconds", "Time that saving checkpoints took")
         self._checkpoint_bytes = gauge("checkpoint_bytes", "Size of the last checkpoint")
+        self._link_rtt = gauge(
+            "link_rtt_seconds", "Round trip as last measured; NaN without an answer", "src", "dst"
+        )
+        self._link_bandwidth = gauge(
+            "link_bandwidth_bytes_per_second",
+            "Bandwidth as last measured; NaN where it could not be",
+            "src",
+            "dst",
+        )
         self._warnings = counter("warnings", "Warnings given")
         self._failures = counter("failures", "Failures met", "kind")
         self.lost_events = counter("lost_events", "Events that the event log could not take")
@@ -101,6 +111,10 @@ class Metrics:
         match event:
             case events.RunStarted():
                 self._start(event)
+            case events.LinksMeasured():
+                for link in event.links:
+                    self._link_rtt.labels(link.src, link.dst).set(_or_nan(link.rtt_s))
+                    self._link_bandwidth.labels(link.src, link.dst).set(_or_nan(link.bandwidth))
             case events.Decision():
                 self._decide_on(event)
             case events.Rebuild():
@@ -183,6 +197,10 @@ class Metrics:
         self._members.set(len(members))
         for site in self._names:
             self._member.labels(site).set(site in members)
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 class MetricsServer:

@@ -49,7 +49,7 @@ def event_page() -> str:
         name = kind.model_fields["event"].default
         parts.append(f"\n## `{name}`\n\n{_first_line(kind)}\n\n{_table(kind, common)}")
     parts.append("\n## Parts\n")
-    for part in (events.Target, events.SiteRound, events.Candidate):
+    for part in (events.Target, events.SiteRound, events.Candidate, events.LinkRow):
         parts.append(f"\n### {part.__name__}\n\n{_first_line(part)}\n\n{_table(part, set())}")
     parts.append(
         f"\n## `{SUMMARY_FILE}`\n\nWritten when a run ends, computed from the events. "

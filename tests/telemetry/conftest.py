@@ -48,6 +48,38 @@ class Story:
         }
         return events.RunStarted(**fields | changes)
 
+    def links(self, **changes: Any) -> events.LinksMeasured:
+        """Sites one after the other, 10 ms and 1 MB/s apart; the model has 2 % less of both."""
+        rows = tuple(
+            events.LinkRow(
+                src=src,
+                dst=dst,
+                rtt_s=0.01 * abs(i - j),
+                bandwidth=1e6 * abs(i - j),
+                model_rtt_s=0.0098 * abs(i - j),
+                model_bandwidth=0.98e6 * abs(i - j),
+            )
+            for i, src in enumerate(self.sites)
+            for j, dst in enumerate(self.sites)
+            if i != j
+        )
+        fields: dict[str, Any] = {
+            "time_s": 0.0,
+            "wall_time": 1000.5,
+            "hub": self.sites[0],
+            "links": rows,
+            "first": True,
+        }
+        return events.LinksMeasured(**fields | changes)
+
+    def changed_links(self, count: int, **changes: Any) -> events.LinksMeasured:
+        """A later measurement, in which the first links are otherwise."""
+        links = self.links().links
+        return self.links(
+            first=False,
+            links=tuple(link.model_copy(update=changes) for link in links[:count]) + links[count:],
+        )
+
     def decision(self, generation: int, count: int, **changes: Any) -> events.Decision:
         fields: dict[str, Any] = {
             "time_s": 2.0 * (generation - 1),

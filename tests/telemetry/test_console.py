@@ -32,10 +32,11 @@ def shown(told):
 
 def test_the_lines_of_a_run(told):
     lines = shown(told)
-    assert lines[:7] == [
+    assert lines[:8] == [
         "PowerTrip 0.1.0: eight-clouds, run 20260101-120000-5f2c",
         "  8 sites, policy powertrip, seed 0",
         "  deadline pacing, measured clock, gloo, torch 2.13.0",
+        "  links: not recorded",
         "  target: test accuracy of 95.0 %",
         "decision 1: 4 of 8 sites (us-west1, us-east1, us-central1, europe-west4) "
         "for 2 rounds of about 1.50 s: 4 sites give the most progress per second",
@@ -50,6 +51,18 @@ def test_the_lines_of_a_run(told):
     assert lines[-1] == "  checkpoint      runs/x/last.pt"
 
 
+def test_the_links_and_what_they_measure(story):
+    start = story.start(links="userspace: as asked", bandwidth_scale=0.02)
+    later = story.changed_links(1, rtt_s=None, bandwidth=None)
+    lines = shown([start, story.links(), story.links(first=False), later])
+    assert lines[3] == "  links: userspace: as asked; bandwidths x 0.02"
+    assert [line.split(":")[0] for line in lines[5:8]] == [
+        "links",
+        "  median 1.02 of the model's RTT, 1.02 of its bandwidth",
+        "links have changed",
+    ]
+
+
 def test_every_round_has_one_line_of_80_columns_and_values_stand_under_their_heads(story):
     told = [story.start(), *(story.round(n, 1, 8) for n in range(1, 46))]
     lines = shown(told)
@@ -62,7 +75,7 @@ def test_every_round_has_one_line_of_80_columns_and_values_stand_under_their_hea
 
 def test_what_was_not_measured_is_a_dash(story):
     bare = story.round(1, 1, 2, test_accuracy=None, validation_accuracy=None, sites=())
-    line = shown([story.start(), bare])[5]
+    line = shown([story.start(), bare])[6]
     assert " ".join(line.split()) == "1 1 2 us-west1 us-east1 - 250 ms - - 1.00 s"
 
 

@@ -12,9 +12,17 @@ from powertrip.telemetry.events import EVENT_ADAPTER, EVENT_TYPES, Rebuild, Targ
 
 
 def test_every_kind_of_event_survives_its_line(told, story):
+    told.append(story.changed_links(1, rtt_s=None, bandwidth=None))
     assert {type(event) for event in told} == set(EVENT_TYPES) - {EVENT_TYPES[-1]}
     for event in told:
         assert EVENT_ADAPTER.validate_python(json.loads(event.model_dump_json())) == event
+
+
+def test_a_start_of_before_links_were_recorded_can_be_read(story):
+    fields = json.loads(story.start().model_dump_json())
+    del fields["links"], fields["bandwidth_scale"]
+    start = EVENT_ADAPTER.validate_python(fields)
+    assert (start.links, start.bandwidth_scale) == ("not recorded", 1.0)
 
 
 def test_a_line_opens_with_version_and_kind(story):

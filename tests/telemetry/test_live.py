@@ -31,8 +31,9 @@ def test_a_frame_fits_80_by_24_and_shows_all(told):
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert "PowerTrip eight-clouds, powertrip   generation 3   clock 6.00 s   elapsed" in text
-    assert lines[1].startswith("test accuracy ━")
-    assert lines[1].endswith("98.4 % of 95.0 %")
+    assert lines[1] == "links: not recorded"
+    assert lines[2].startswith("test accuracy ━")
+    assert lines[2].endswith("98.4 % of 95.0 %")
     assert sum(line.startswith("● ") for line in lines) == 5
     assert sum(line.startswith("○ ") for line in lines) == 3
     assert "● us-west1" in text
@@ -58,10 +59,21 @@ def test_a_frame_fits_its_terminal(story, width, height, count):
         assert not any(line.startswith("○") for line in lines)
 
 
+def test_measured_links_to_the_hub_are_shown_where_there_is_room(told, story):
+    told = [told[0], story.links(), *told[1:]]
+    wide, narrow = frame(told, 110, 30), frame(told, 80, 24)
+    (row,) = (line for line in wide if "us-central1 " in line and line.startswith("●"))
+    assert row.endswith("20 ms    16 Mbit/s")
+    assert max(map(len, wide)) <= 110
+    assert not any("bit/s" in line for line in narrow)
+    (hub,) = (line for line in wide if line.startswith("● us-west1"))
+    assert hub.endswith("-            -")
+
+
 def test_the_bar_shows_the_way_to_the_target(story):
     def bar(accuracy):
         told = [story.start(), story.round(1, 1, 2, test_accuracy=accuracy)]
-        return frame(told)[1].count("━")
+        return frame(told)[2].count("━")
 
     assert bar(0.0) == 0
     assert bar(0.475) == pytest.approx(bar(0.95) / 2, abs=1)

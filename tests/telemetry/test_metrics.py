@@ -1,3 +1,4 @@
+import math
 import socket
 import threading
 import urllib.request
@@ -59,6 +60,18 @@ def test_metrics_of_a_site(metrics, story):
     assert value(metrics, "site_step_seconds", site=fifth) == pytest.approx(0.0585)
     assert value(metrics, "site_throughput_samples_per_second", site=fifth) == 256 / 0.46
     assert value(metrics, "site_throughput_samples_per_second", site=last) == 640 - 7 * 40
+
+
+def test_metrics_of_a_link(metrics, story):
+    first, second = story.sites[:2]
+    metrics.record(story.links())
+    assert value(metrics, "link_rtt_seconds", src=first, dst=second) == 0.01
+    name = "link_bandwidth_bytes_per_second"
+    assert value(metrics, name, src=second, dst=first) == 1e6
+    metrics.record(story.changed_links(1, rtt_s=None, bandwidth=None))
+    assert math.isnan(value(metrics, "link_rtt_seconds", src=first, dst=second))
+    assert math.isnan(value(metrics, name, src=first, dst=second))
+    assert value(metrics, name, src=second, dst=first) == 1e6
 
 
 def test_two_runs_in_one_process_do_not_share_metrics(metrics):
