@@ -5,6 +5,7 @@ Strict JSON has no infinities and no NaN; they are written as the texts "inf", "
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
@@ -73,6 +74,28 @@ def whole_numbers(name: str, value: object, size: int) -> IntArray:
     return _sealed(vector(name, value, size, "iu").astype(np.int64))
 
 
+def table(name: str, value: object, columns: int | None = None) -> FloatArray:
+    """Return a read-only float64 copy of the two-dimensional `value`; an empty one has 0 rows.
+
+    Raises
+    ------
+    RecordError
+        If it is not two-dimensional, or `columns` is given and their number differs.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise RecordError(f"{name}: expected rows of equal length, got a ragged list") from error
+    if array.size == 0:
+        return _sealed(np.empty((0, columns or 0)))
+    if array.dtype.kind not in "fiu":
+        raise RecordError(f"{name}: unexpected values of type {array.dtype}")
+    if array.ndim != 2 or (columns is not None and array.shape[1] != columns):
+        wanted = "rows" if columns is None else f"rows of {columns}"
+        raise RecordError(f"{name}: expected {wanted}, got shape {array.shape}")
+    return _sealed(array.astype(np.float64))
+
+
 def booleans(name: str, value: object, size: int) -> BoolArray:
     """Return a read-only copy of the vector of booleans `value`."""
     return _sealed(vector(name, value, size, "b").astype(np.bool_))
@@ -95,8 +118,9 @@ def each_within(name: str, array: NDArray[Any], low: float, high: float = math.i
     """Raise `RecordError` naming the first entry that is NaN, below `low` or above `high`."""
     wrong = ~((array >= low) & (array <= high))
     if wrong.any():
-        i = int(np.argmax(wrong))
-        raise RecordError(f"{name}[{i}]: expected {low:g} to {high:g}, got {array[i]}")
+        place = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+        where = ", ".join(str(int(i)) for i in place)
+        raise RecordError(f"{name}[{where}]: expected {low:g} to {high:g}, got {array[place]}")
 
 
 def json_object(name: str, value: object, keys: Iterable[str]) -> dict[str, Any]:
@@ -112,21 +136,33 @@ def json_object(name: str, value: object, keys: Iterable[str]) -> dict[str, Any]
 
 
 def to_json_list(array: NDArray[Any]) -> list[Any]:
-    """Return the array as a list that strict JSON can hold."""
+    """Return the array, of one dimension or two, as a list that strict JSON can hold."""
     values: list[Any] = array.tolist()
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return [v if math.isfinite(v) else str(v) for v in values]
-    return values
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return values
+    if array.ndim > 1:
+        return [to_json_list(row) for row in array]
+    return [v if math.isfinite(v) else str(v) for v in values]
 
 
 def from_json_list(name: str, value: object) -> list[Any]:
     """Undo `to_json_list`; raises `RecordError` for a text that is no number."""
     if not isinstance(value, list):
         raise RecordError(f"{name}: expected a list, got {type(value).__name__}")
-    try:
-        return [_NOT_FINITE[v] if isinstance(v, str) else v for v in value]
-    except KeyError as error:
-        raise RecordError(f"{name}: {error.args[0]!r} is not a number") from None
+    return [from_json_list(name, v) if isinstance(v, list) else _number(name, v) for v in value]
+
+
+def field_names(cls: type[Any]) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields, in order."""
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def _number(name: str, value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value not in _NOT_FINITE:
+        raise RecordError(f"{name}: {value!r} is not a number")
+    return _NOT_FINITE[value]
 
 
 def _sealed(array: NDArray[Any]) -> NDArray[Any]:

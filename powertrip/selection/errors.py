@@ -15,3 +15,7 @@ class RecordError(SelectionError):
 
 class NoUsableSite(SelectionError):
     """No site has both power and a link to the hub, so that nobody could train."""
+
+
+class MissingGains(SelectionError):
+    """The projector `oracle` lacks a measured gain; only a simulation can hand them in."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from powertrip.selection.checks import FloatArray, IntArray
+from powertrip.selection.errors import MissingGains
 from powertrip.selection.types import Observation
 
 _LEAST_GAIN = 1e-12
@@ -62,4 +64,49 @@ class LogProjector:
         return np.asarray(recent_gain(observation) * scale, dtype=np.float64)
 
 
-PROJECTORS: dict[str, GainProjector] = {"log": LogProjector()}
+class SaturatingProjector:
+    """Saturation: ``g (k / (k + kappa)) / (q / (q + kappa))``.
+
+    The number of rounds to a target falls as ``1 + kappa/k``: averaging k updates removes noise,
+    and the more of it is gone, the less there is to gain.
+    """
+
+    def project(self, observation: Observation, current: int, counts: IntArray) -> FloatArray:
+        """See `GainProjector.project`."""
+        scale = saturation(counts, observation.kappa) / saturation(current, observation.kappa)
+        return np.asarray(recent_gain(observation) * scale, dtype=np.float64)
+
+
+class OracleProjector:
+    """The gains that a simulation has measured by running each candidate from one snapshot."""
+
+    def project(self, observation: Observation, current: int, counts: IntArray) -> FloatArray:
+        """See `GainProjector.project`.
+
+        Raises
+        ------
+        MissingGains
+            If `Observation.measured_gains` lacks one of `counts`.
+        """
+        measured = observation.measured_gains
+        missing = [k for k in counts.tolist() if k not in measured]
+        if missing:
+            raise MissingGains(
+                f"selection.projector oracle: no gain was measured for {missing[0]} members "
+                f"(known: {sorted(measured) or 'none'}); it works in simulations only, write "
+                "saturating or log"
+            )
+        return np.array([max(measured[k], _LEAST_GAIN) for k in counts.tolist()])
+
+
+def saturation(count: ArrayLike, kappa: float) -> FloatArray:
+    """Share of the largest possible gain that a round of k members brings: ``k / (k + kappa)``."""
+    k = np.asarray(count, dtype=np.float64)
+    return np.asarray(k / (k + kappa))
+
+
+PROJECTORS: dict[str, GainProjector] = {
+    "saturating": SaturatingProjector(),
+    "log": LogProjector(),
+    "oracle": OracleProjector(),
+}

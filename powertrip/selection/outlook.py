@@ -10,15 +10,11 @@ import numpy as np
 
 from powertrip.selection.checks import BoolArray, FloatArray, IntArray
 from powertrip.selection.gain import PROJECTORS, GainProjector
+from powertrip.selection.objective import Objective
 from powertrip.selection.ranking import RANKINGS, ranked
-from powertrip.selection.round_time import (
-    WORK_RULES,
-    RoundTerms,
-    WorkRule,
-    predicted_round_s,
-    round_terms,
-)
+from powertrip.selection.round_time import RoundTerms, predicted_round_s, round_terms
 from powertrip.selection.types import Candidate, Decision, Observation
+from powertrip.selection.work_rules import WORK_RULES, WorkRule
 
 if TYPE_CHECKING:
     from powertrip.selection.settings import SelectionSettings
@@ -34,8 +30,8 @@ class Outlook:
         What the decision is made from.
     terms
         What a round is made of at each site.
-    rule, projector
-        How work is shared out, and how progress is projected.
+    rule, projector, objective
+        How work is shared out, how progress is projected, and what a round costs.
     order
         The sites that may be chosen, best first.
     """
@@ -44,6 +40,7 @@ class Outlook:
     terms: RoundTerms
     rule: WorkRule
     projector: GainProjector
+    objective: Objective
     order: IntArray
 
     def switch_s(self, counts: IntArray) -> FloatArray:
@@ -60,6 +57,9 @@ class Outlook:
     def table(self, counts: IntArray, current: int) -> tuple[Candidate, ...]:
         """Weigh taking the first k sites: ``eta_k = R gain_k / (R tau_k + switch_k)``.
 
+        Under another objective than the time, the price of R rounds stands in the place of their
+        length; a member draws its power in the computing part of a round.
+
         Parameters
         ----------
         counts
@@ -68,13 +68,20 @@ class Outlook:
             The number of members with which the recent gains were measured.
         """
         rounds = self.observation.interval_rounds
-        times = self.rule.prefix_times(self.terms, self.order[: counts.max()])
+        considered = self.order[: max(int(counts.max()), current)]
+        times = self.rule.prefix_times(self.terms, considered)
         gain = self.projector.project(self.observation, current, counts)
+        if times.worth is not None:
+            # The gains were measured with the work of the current round.
+            now = times.worth[min(current, considered.size) - 1]
+            gain = gain * (times.worth[counts - 1] / now)
         compute_s = times.compute_s[counts - 1]
         communication_s = times.communication_s[counts - 1]
         round_s = compute_s + communication_s
         switch_s = self.switch_s(counts)
-        efficiency = rounds * gain / (rounds * round_s + switch_s)
+        per_s = np.cumsum(self.objective.per_s[:, considered], axis=1)[:, counts - 1]
+        price = self.objective.price(rounds * round_s + switch_s, rounds * compute_s * per_s)
+        efficiency = rounds * gain / price
         return tuple(
             Candidate(
                 k=int(k),
@@ -138,5 +145,10 @@ def look(
         settings.seat_margin,
     )
     return Outlook(
-        observation, terms, WORK_RULES[settings.work], PROJECTORS[settings.projector], order
+        observation=observation,
+        terms=terms,
+        rule=WORK_RULES[settings.work],
+        projector=PROJECTORS[settings.projector],
+        objective=Objective.of(settings.objective, observation),
+        order=order if terms.pairs is None else terms.pairs.connected(order),
     )

@@ -6,7 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from powertrip.selection.baselines import All, Centralized, FixedRadius, RandomK, StaticK
+from powertrip.selection.cefl import Cefl
+from powertrip.selection.ecolearn import EcoLearn
+from powertrip.selection.lookahead import Lookahead
+from powertrip.selection.oort import Oort
 from powertrip.selection.powertrip import PowerTrip
+from powertrip.selection.together import Together
 from powertrip.selection.types import Decision, Observation
 
 if TYPE_CHECKING:
@@ -40,6 +45,11 @@ POLICIES: dict[str, Callable[[SelectionSettings], Policy]] = {
     "all": All,
     "centralized": Centralized,
     "fixed-radius": FixedRadius,
+    "together": Together,
+    "oort": Oort,
+    "cefl": Cefl,
+    "ecolearn": EcoLearn,
+    "lookahead": Lookahead,
 }
 
 

@@ -62,9 +62,24 @@ def power_to_cost_cost(terms: RoundTerms) -> FloatArray:
     return cost
 
 
+def power_to_cost_linear_cost(terms: RoundTerms) -> FloatArray:
+    """Cost of a site by linear weights, ``w T_i/median T / ((1-w) P_i/median P)``, shape [n].
+
+    Both weights are the same for all sites, so that they cancel in the order: an ablation.
+    """
+    cost = np.full(terms.usable.size, np.inf)
+    w = min(max(communication_weight(terms), 1e-9), 1 - 1e-9)
+    power_w, delay_s = terms.power_w[terms.usable], terms.delay_s[terms.usable]
+    with np.errstate(divide="ignore", over="ignore", under="ignore"):
+        power, delay = power_w / np.median(power_w), delay_s / np.median(delay_s)
+        cost[terms.usable] = w * delay / ((1 - w) * power)
+    return cost
+
+
 RANKINGS: dict[str, Callable[[RoundTerms], FloatArray]] = {
     "round-time": round_time_cost,
     "power-to-cost": power_to_cost_cost,
+    "power-to-cost-linear": power_to_cost_linear_cost,
 }
 
 

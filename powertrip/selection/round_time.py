@@ -1,52 +1,26 @@
-"""How long a round takes: delays in the star of links, and the rules that share out the work."""
+"""What a round is made of at each site, and how long the round of a set of them takes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from powertrip.selection.checks import BoolArray, FloatArray, IntArray
 from powertrip.selection.errors import NoUsableSite
+from powertrip.selection.exchange_time import PairExchange, star_delays_s
 from powertrip.selection.types import Observation, Work
+
+__all__ = [
+    "LONGEST_ROUND_S",
+    "RoundTerms",
+    "predicted_round_s",
+    "round_terms",
+    "star_delays_s",
+]
 
 LONGEST_ROUND_S = 1e9
 """A site that needs longer than this (30 years) for one round counts as having no power or link."""
-
-
-def star_delays_s(
-    rtt_s: FloatArray,
-    up: FloatArray,
-    down: FloatArray,
-    *,
-    update_bytes: int,
-    min_delay_s: float,
-    correction: float = 1.0,
-) -> FloatArray:
-    """Time of one exchange between each site and the hub.
-
-    ``T_i = correction * (rtt + D/up + D/down)``, at least `min_delay_s`, so that the hub's own
-    site, whose link is free, is not worth any weakness.
-
-    Parameters
-    ----------
-    rtt_s, up, down
-        Round-trip time to the hub, bytes/s to and from it; shapes [n].
-    update_bytes
-        The size D of an update.
-    min_delay_s
-        Lower bound of every delay.
-    correction
-        Measured exchange time divided by the modelled one.
-
-    Returns
-    -------
-    Seconds, shape [n]; infinite where no bytes pass.
-    """
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        delay_s = correction * (rtt_s + update_bytes / up + update_bytes / down)
-    return np.maximum(delay_s, min_delay_s)
 
 
 @dataclass(frozen=True)
@@ -60,7 +34,8 @@ class RoundTerms:
     full_power_step_s
         The same at full power.
     delay_s
-        Seconds for one exchange with the hub; infinite without a link.
+        Seconds for one exchange with the hub; infinite without a link. Sites are ranked by it under
+        every model of the exchange.
     own_s
         Seconds for the base work and one exchange: the round of a site on its own.
     power_w
@@ -69,6 +44,10 @@ class RoundTerms:
         Whether the site can take part at all.
     base_steps
         Local steps of each site as a member, before a work rule changes them.
+    h0
+        Local steps after which another step is worth half.
+    pairs
+        The exchange, where it goes around a ring or through a mesh; None in the star.
     """
 
     step_s: FloatArray
@@ -78,6 +57,20 @@ class RoundTerms:
     power_w: FloatArray
     usable: BoolArray
     base_steps: IntArray
+    h0: float = 10.0
+    pairs: PairExchange | None = None
+
+    def exchange_s(self, order: IntArray) -> FloatArray:
+        """Longest exchange among the first k sites of `order`, at index k - 1; seconds."""
+        if self.pairs is None:
+            return np.asarray(np.maximum.accumulate(self.delay_s[order]))
+        return self.pairs.prefixes_s(order)
+
+    def delays_s(self, members: IntArray) -> FloatArray:
+        """Exchange of each of `members`, once it has trained; seconds, shape [k]."""
+        if self.pairs is None:
+            return np.asarray(self.delay_s[members])
+        return np.full(members.size, self.pairs.set_s(members))
 
 
 def round_terms(observation: Observation, min_delay_s: float) -> RoundTerms:
@@ -108,85 +101,27 @@ def round_terms(observation: Observation, min_delay_s: float) -> RoundTerms:
             f"none of {o.sites} sites can take part at {o.time_s:g} s: "
             f"{int((o.power_w > 0).sum())} have power, {int(o.reachable.sum())} have a link"
         )
-    return RoundTerms(step_s, full_power_step_s, delay_s, own_s, o.power_w, usable, o.base_steps)
-
-
-@dataclass(frozen=True)
-class RoundTimes:
-    """Predicted round of the first k sites of an order, at index k - 1; seconds."""
-
-    compute_s: FloatArray
-    communication_s: FloatArray
-
-    @property
-    def round_s(self) -> FloatArray:
-        """Length of the whole round."""
-        return self.compute_s + self.communication_s
-
-
-class WorkRule(Protocol):
-    """How the local work of a round is shared out among its members."""
-
-    def prefix_times(self, terms: RoundTerms, order: IntArray) -> RoundTimes:
-        """Predict the round of every prefix of `order` (usable sites) at once, in O(N)."""
-        ...
-
-    def work(self, terms: RoundTerms, members: IntArray) -> Work:
-        """Return the work that `members` really do, in their order."""
-        ...
-
-
-class Straggler:
-    """Everyone does the base steps, and the slowest site sets the pace.
-
-    ``tau = max_i (steps * batch / throughput_i + T_i)``
-    """
-
-    def prefix_times(self, terms: RoundTerms, order: IntArray) -> RoundTimes:
-        """Return the two parts of the slowest site's round, for every prefix."""
-        own_s = terms.own_s[order]
-        slower = np.append(True, own_s[1:] > np.maximum.accumulate(own_s)[:-1])
-        slowest = np.maximum.accumulate(np.where(slower, np.arange(order.size), 0))
-        site = order[slowest]
-        return RoundTimes(terms.base_steps[site] * terms.step_s[site], terms.delay_s[site])
-
-    def work(self, terms: RoundTerms, members: IntArray) -> Work:
-        """Return the base steps for every member."""
-        return Work(steps=tuple(terms.base_steps[members].tolist()))
-
-
-class Pooled:
-    """A fixed total of steps is split in proportion to speed, so that all end together.
-
-    ``tau = total / sum_i(throughput_i) + max_i T_i``, where the total is the base steps of
-    all sites together, whatever k is; no member does less than one step, which a site of little
-    power may need longer for.
-    """
-
-    def prefix_times(self, terms: RoundTerms, order: IntArray) -> RoundTimes:
-        """Return the shared computing time and the longest delay, for every prefix."""
-        step_s = terms.step_s[order]
-        shared_s = self._total_steps(terms) / np.cumsum(1 / step_s)
-        one_step_s = np.maximum.accumulate(step_s)
-        delay_s = np.maximum.accumulate(terms.delay_s[order])
-        return RoundTimes(np.maximum(shared_s, one_step_s), delay_s)
-
-    def work(self, terms: RoundTerms, members: IntArray) -> Work:
-        """Return whole steps that add up to the total, unless the minimum of 1 exceeds it."""
-        step_s = terms.step_s[members]
-        share = self._total_steps(terms) / step_s / np.sum(1 / step_s)
-        steps = np.maximum(np.floor(share).astype(np.int64), 1)
-        left = min(max(self._total_steps(terms) - int(steps.sum()), 0), members.size)
-        done_first = np.argsort((steps + 1) * step_s, kind="stable")[:left]
-        steps[done_first] += 1
-        return Work(steps=tuple(steps.tolist()))
-
-    @staticmethod
-    def _total_steps(terms: RoundTerms) -> int:
-        return int(terms.base_steps.sum())
-
-
-WORK_RULES: dict[str, WorkRule] = {"straggler": Straggler(), "pooled": Pooled()}
+    pairs = None
+    if o.exchange_model != "star" and o.pair_rtt_s is not None and o.pair_bandwidth is not None:
+        pairs = PairExchange.of(
+            o.exchange_model,
+            o.pair_rtt_s,
+            o.pair_bandwidth,
+            update_bytes=o.update_bytes,
+            min_delay_s=min_delay_s,
+            correction=o.communication_correction,
+        )
+    return RoundTerms(
+        step_s=step_s,
+        full_power_step_s=full_power_step_s,
+        delay_s=delay_s,
+        own_s=own_s,
+        power_w=o.power_w,
+        usable=usable,
+        base_steps=o.base_steps,
+        h0=o.h0,
+        pairs=pairs,
+    )
 
 
 def predicted_round_s(terms: RoundTerms, members: IntArray, work: Work) -> float:
@@ -195,4 +130,6 @@ def predicted_round_s(terms: RoundTerms, members: IntArray, work: Work) -> float
         local_s = np.asarray(work.steps) * terms.step_s[members]
     else:
         local_s = np.asarray(work.deadline_s)
-    return float(np.max(local_s + terms.delay_s[members]))
+    if terms.pairs is None:
+        return float(np.max(local_s + terms.delay_s[members]))
+    return float(np.max(local_s)) + terms.pairs.set_s(members)

@@ -1,201 +1,29 @@
-"""What a policy sees (`Observation`) and what it answers (`Decision`), with their JSON forms."""
+"""What a policy sees, an `Observation`; with what it answers, a `Decision`."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
 from powertrip.selection import checks
-from powertrip.selection.checks import BoolArray, FloatArray, IntArray
+from powertrip.selection.checks import BoolArray, FloatArray, IntArray, field_names
+from powertrip.selection.decision import MOST, Candidate, Decision, Work
 from powertrip.selection.errors import RecordError
 
-_MOST = 1e18
-"""Largest watts, samples/s, gain or deadline: sums over sites must stay finite."""
+__all__ = ["Candidate", "Decision", "ExchangeModel", "Observation", "Work"]
+
+ExchangeModel = Literal["star", "ring", "mesh"]
 
 
-@dataclass(frozen=True)
-class Work:
-    """The local work of each member in a round: whole steps, or a deadline.
-
-    Exactly one of the two is given.
-
-    Parameters
-    ----------
-    steps
-        Local steps per member, in the order of the decision's members.
-    deadline_s
-        Seconds after the round's start at which the member's local training ends.
-
-    Raises
-    ------
-    RecordError
-        If both or neither are given, or a value is not positive.
-    """
-
-    steps: tuple[int, ...] | None = None
-    deadline_s: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if (self.steps is None) == (self.deadline_s is None):
-            raise RecordError("work: expected either steps or deadline_s")
-        if self.steps is not None:
-            steps = checks.vector("work.steps", self.steps, kinds="iu")
-            checks.each_within("work.steps", steps, 1)
-            object.__setattr__(self, "steps", tuple(steps.tolist()))
-        else:
-            deadline_s = checks.floats("work.deadline_s", self.deadline_s)
-            checks.each_within("work.deadline_s", deadline_s, 0, _MOST)
-            object.__setattr__(self, "deadline_s", tuple(deadline_s.tolist()))
-
-    def __len__(self) -> int:
-        return len(self.steps if self.steps is not None else self.deadline_s or ())
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object with both keys, one of them null."""
-        return {
-            "steps": None if self.steps is None else list(self.steps),
-            "deadline_s": None if self.deadline_s is None else list(self.deadline_s),
-        }
-
-    @classmethod
-    def from_json(cls, obj: object) -> Self:
-        """Undo `to_json`; raises `RecordError`."""
-        return cls(**checks.json_object("work", obj, _names(cls)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """One line of the table that a decision was made from: what k members would give and cost.
-
-    Parameters
-    ----------
-    k
-        Number of members.
-    gain
-        Projected progress of a round (decrease of the loss).
-    compute_s, communication_s, round_s
-        Predicted length of a round, and its two parts.
-    switch_s
-        What changing to these members costs once.
-    efficiency
-        Projected progress per second over an adjustment interval.
-    chosen
-        Whether this is what the decision took.
-    """
-
-    k: int
-    gain: float
-    compute_s: float
-    communication_s: float
-    round_s: float
-    switch_s: float
-    efficiency: float
-    chosen: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "k", checks.whole("candidate.k", self.k, 1))
-        for name in _names(type(self))[1:-1]:
-            value = checks.real(f"candidate.{name}", getattr(self, name))
-            object.__setattr__(self, name, value)
-        if not isinstance(self.chosen, bool):
-            raise RecordError(f"candidate.chosen: expected true or false, got {self.chosen!r}")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object with one key per field."""
-        return {name: getattr(self, name) for name in _names(type(self))}
-
-    @classmethod
-    def from_json(cls, obj: object) -> Self:
-        """Undo `to_json`; raises `RecordError`."""
-        return cls(**checks.json_object("candidate", obj, _names(cls)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """Which sites take part until the next decision, what they do, and why.
-
-    Parameters
-    ----------
-    generation
-        Number of the decision.
-    policy
-        Name of the policy that made it.
-    members
-        Site numbers, best ranked first.
-    work
-        Local work per member, in the order of `members`.
-    rounds
-        Rounds until the next decision.
-    predicted_round_s
-        Predicted length of a round.
-    candidates
-        The table that it was made from.
-    reason
-        The reason in plain words.
-    streak
-        Consecutive decisions, this one included, in which the same move was better without being
-        made: positive for growing, negative for shrinking, 0 once a move is made.
-
-    Raises
-    ------
-    RecordError
-        If a field is out of range, or the work does not fit the members.
-    """
-
-    generation: int
-    policy: str
-    members: tuple[int, ...]
-    work: Work
-    rounds: int
-    predicted_round_s: float
-    candidates: tuple[Candidate, ...]
-    reason: str
-    streak: int = 0
-
-    def __post_init__(self) -> None:
-        put = object.__setattr__
-        put(self, "generation", checks.whole("decision.generation", self.generation, 0))
-        put(self, "members", checks.site_numbers("decision.members", self.members))
-        put(self, "rounds", checks.whole("decision.rounds", self.rounds, 1))
-        predicted = checks.real("decision.predicted_round_s", self.predicted_round_s, 0)
-        put(self, "predicted_round_s", predicted)
-        put(self, "candidates", tuple(self.candidates))
-        put(self, "streak", checks.whole("decision.streak", self.streak))
-        if not isinstance(self.policy, str) or not isinstance(self.reason, str):
-            raise RecordError("decision.policy and decision.reason: expected texts")
-        if not self.members:
-            raise RecordError("decision.members: expected at least one site")
-        if len(self.work) != len(self.members):
-            raise RecordError(
-                f"decision.work: expected one entry for each of {len(self.members)} members, "
-                f"got {len(self.work)}"
-            )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a strict JSON object, as the event log holds it."""
-        return {name: getattr(self, name) for name in _names(type(self))} | {
-            "members": list(self.members),
-            "work": self.work.to_json(),
-            "candidates": [candidate.to_json() for candidate in self.candidates],
-        }
-
-    @classmethod
-    def from_json(cls, obj: object) -> Self:
-        """Undo `to_json`; raises `RecordError`."""
-        fields = checks.json_object("decision", obj, _names(cls))
-        table = checks.from_json_list("decision.candidates", fields["candidates"])
-        return cls(
-            **fields
-            | {
-                "work": Work.from_json(fields["work"]),
-                "candidates": tuple(Candidate.from_json(line) for line in table),
-            }
-        )
+def _left_out() -> Any:
+    """An empty array, which stands for a field's plain values."""
+    return np.empty(0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -238,6 +66,37 @@ class Observation:
         Seed of the run.
     names
         Names of the sites, for reasons in words; may be left out.
+    loss_rms
+        Root of the mean squared training loss per sample in the site's last local training; NaN
+        (the default) where it never trained.
+    last_seen
+        Round in which the site last took part; 0 (the default) where it never did.
+    own_round_s
+        Measured length of the site's own last round, training and exchange; NaN (the default)
+        where there was none.
+    update_norms, layer_norms
+        Norm of the members' mean update in each round, oldest first, shape [r]; the same for each
+        layer, shape [r, l]. Empty where they are not measured.
+    kappa
+        Number of members with which a round brings half of what ever more of them would bring.
+    h0
+        Local steps after which another step is worth half.
+    used_power_w
+        Watts that training draws now; `power_w` where it is left out.
+    carbon_g_per_j, price_per_j
+        Grams CO2e and money per joule now; default 0.
+    power_history, history_step_s
+        Watts so far, oldest first, shape [h, n], one row every so many seconds; default none.
+    exchange_model
+        How the members exchange: star, ring or mesh.
+    pair_rtt_s, pair_bandwidth
+        Round-trip times and bytes/s from row to column, shape [n, n], the diagonal ignored; no
+        link is an infinite time or 0 bytes/s. None where only the star is known.
+    measured_gains
+        Gain of a round by number of members, as a simulation has measured it by running each
+        from the same snapshot; keys are counts. For the projector `oracle` alone.
+
+    Fields after `names` may be left out, and are missing in older logs.
 
     Raises
     ------
@@ -269,6 +128,22 @@ class Observation:
     rebuild_s: float
     seed: int
     names: tuple[str, ...] = ()
+    loss_rms: FloatArray = field(default_factory=_left_out)
+    last_seen: IntArray = field(default_factory=_left_out)
+    own_round_s: FloatArray = field(default_factory=_left_out)
+    update_norms: FloatArray = field(default_factory=_left_out)
+    layer_norms: FloatArray = field(default_factory=_left_out)
+    kappa: float = 10.0
+    h0: float = 10.0
+    used_power_w: FloatArray = field(default_factory=_left_out)
+    carbon_g_per_j: FloatArray = field(default_factory=_left_out)
+    price_per_j: FloatArray = field(default_factory=_left_out)
+    power_history: FloatArray = field(default_factory=_left_out)
+    history_step_s: float = 0.0
+    exchange_model: ExchangeModel = "star"
+    pair_rtt_s: FloatArray | None = None
+    pair_bandwidth: FloatArray | None = None
+    measured_gains: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -277,7 +152,7 @@ class Observation:
             raise RecordError("observation.power_w: expected at least one site")
         for name in ("power_w", "throughput", "full_speed"):
             put(self, name, checks.floats(f"observation.{name}", getattr(self, name), n))
-            checks.each_within(f"observation.{name}", getattr(self, name), 0, _MOST)
+            checks.each_within(f"observation.{name}", getattr(self, name), 0, MOST)
         put(self, "samples", checks.whole_numbers("observation.samples", self.samples, n))
         checks.each_within("observation.samples", self.samples, 0)
         base_steps = self.base_steps
@@ -292,7 +167,7 @@ class Observation:
             checks.each_within(f"observation.{name}", linked, 0)
         put(self, "distance_m", checks.floats("observation.distance_m", self.distance_m, n))
         put(self, "gains", checks.floats("observation.gains", self.gains))
-        checks.each_within("observation.gains", self.gains, -_MOST, _MOST)
+        checks.each_within("observation.gains", self.gains, -MOST, MOST)
 
         lowest = {"round": 0, "generation": 0, "hub": 0, "seed": None}
         lowest |= dict.fromkeys(("update_bytes", "batch_size", "interval_rounds"), 1)
@@ -313,6 +188,68 @@ class Observation:
             raise RecordError(f"observation.names: expected {n} names, got {len(self.names)}")
         if not (self.previous is None or isinstance(self.previous, Decision)):
             raise RecordError("observation.previous: expected a Decision or None")
+        self._check_measured(n)
+        self._check_exchange(n)
+
+    def _check_measured(self, n: int) -> None:
+        put = object.__setattr__
+        plain = {
+            "loss_rms": np.full(n, np.nan),
+            "own_round_s": np.full(n, np.nan),
+            "used_power_w": self.power_w,
+            "carbon_g_per_j": np.zeros(n),
+            "price_per_j": np.zeros(n),
+        }
+        for name, default in plain.items():
+            value = getattr(self, name)
+            value = checks.floats(f"observation.{name}", value if np.size(value) else default, n)
+            may_be_nan = name in ("loss_rms", "own_round_s")
+            known = np.nan_to_num(value, posinf=np.inf) if may_be_nan else value
+            checks.each_within(f"observation.{name}", known, 0, MOST)
+            put(self, name, value)
+        last_seen = self.last_seen if np.size(self.last_seen) else np.zeros(n, dtype=np.int64)
+        put(self, "last_seen", checks.whole_numbers("observation.last_seen", last_seen, n))
+        checks.each_within("observation.last_seen", self.last_seen, 0)
+        put(self, "update_norms", checks.floats("observation.update_norms", self.update_norms))
+        put(self, "layer_norms", checks.table("observation.layer_norms", self.layer_norms))
+        history = checks.table("observation.power_history", self.power_history, n)
+        put(self, "power_history", history)
+        for name in ("update_norms", "layer_norms", "power_history"):
+            checks.each_within(f"observation.{name}", getattr(self, name), 0, MOST)
+        for name, low, high in (
+            ("kappa", 1e-6, 1e9),
+            ("h0", 1e-6, 1e9),
+            ("history_step_s", 0.0, 1e9),
+        ):
+            put(self, name, checks.real(f"observation.{name}", getattr(self, name), low, high))
+        if not isinstance(self.measured_gains, Mapping):
+            raise RecordError("observation.measured_gains: expected gains by number of members")
+        gains = {
+            checks.whole("observation.measured_gains", k, 1): checks.real(
+                f"observation.measured_gains[{k}]", gain, -MOST, MOST
+            )
+            for k, gain in self.measured_gains.items()
+        }
+        put(self, "measured_gains", MappingProxyType(gains))
+
+    def _check_exchange(self, n: int) -> None:
+        if self.exchange_model not in get_args(ExchangeModel):
+            raise RecordError(
+                f"observation.exchange_model: expected one of {get_args(ExchangeModel)}, "
+                f"got {self.exchange_model!r}"
+            )
+        if (self.pair_rtt_s is None) != (self.pair_bandwidth is None):
+            raise RecordError("observation.pair_rtt_s and pair_bandwidth: expected both or neither")
+        for name in ("pair_rtt_s", "pair_bandwidth"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            matrix = checks.table(f"observation.{name}", value, n)
+            if matrix.shape[0] != n:
+                raise RecordError(f"observation.{name}: expected {n} rows, got {matrix.shape[0]}")
+            between = np.where(np.eye(n, dtype=np.bool_), 0.0, matrix)
+            checks.each_within(f"observation.{name}", between, 0)
+            object.__setattr__(self, name, matrix)
 
     @property
     def sites(self) -> int:
@@ -336,25 +273,37 @@ class Observation:
     def to_json(self) -> dict[str, Any]:
         """Return a strict JSON object from which the decision can be made again."""
         obj: dict[str, Any] = {}
-        for name in _names(type(self)):
+        for name in field_names(type(self)):
             value = getattr(self, name)
             obj[name] = checks.to_json_list(value) if isinstance(value, np.ndarray) else value
         obj["members"], obj["names"] = list(self.members), list(self.names)
         obj["previous"] = None if self.previous is None else self.previous.to_json()
+        obj["measured_gains"] = {str(k): gain for k, gain in self.measured_gains.items()}
         return obj
 
     @classmethod
     def from_json(cls, obj: object) -> Self:
         """Undo `to_json`; raises `RecordError`."""
-        fields = checks.json_object("observation", obj, _names(cls))
-        for field in dataclasses.fields(cls):
-            if "Array" in str(field.type):
-                values = checks.from_json_list(f"observation.{field.name}", fields[field.name])
-                fields[field.name] = values
+        known = dataclasses.fields(cls)
+        may_be_missing = {
+            f.name
+            for f in known
+            if f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
+        }
+        given = obj.keys() if isinstance(obj, Mapping) else set()
+        wanted = [f.name for f in known if f.name in given or f.name not in may_be_missing]
+        fields = checks.json_object("observation", obj, wanted)
+        for name in (f.name for f in known if "Array" in str(f.type) and f.name in fields):
+            if fields[name] is not None or not name.startswith("pair_"):
+                fields[name] = checks.from_json_list(f"observation.{name}", fields[name])
         if fields["previous"] is not None:
             fields["previous"] = Decision.from_json(fields["previous"])
+        if "measured_gains" in fields:
+            fields["measured_gains"] = _counts_from_json(fields["measured_gains"])
         return cls(**fields)
 
 
-def _names(cls: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))
+def _counts_from_json(obj: object) -> dict[int, Any]:
+    if not isinstance(obj, Mapping) or not all(str(k).isdecimal() for k in obj):
+        raise RecordError("observation.measured_gains: expected an object with counts as keys")
+    return {int(k): gain for k, gain in obj.items()}

@@ -62,6 +62,7 @@ def observations(draw: st.DrawFn, least_sites: int = 1) -> Observation:
     reachable = rng.random(n) > 0.1
     survivor = int(rng.integers(n))
     fraction[survivor], bandwidth[:, survivor], reachable[survivor] = 0.5, 1e7, True
+    full_speed[survivor] = 150.0
     return make_observation(
         generation=draw(st.integers(0, 1000)),
         hub=int(rng.integers(n)),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from powertrip.selection import MissingGains
 from powertrip.selection.gain import PROJECTORS, recent_gain
 
 
@@ -15,6 +16,21 @@ def test_log_by_hand(observe):
     gain = PROJECTORS["log"].project(seen, 3, np.array([1, 3, 7]))
     # g = 0.2; (1/3)(ln 4/ln 2) = 2/3; 1; (7/3)(ln 4/ln 8) = 14/9
     np.testing.assert_allclose(gain, [0.2 * 2 / 3, 0.2, 0.2 * 14 / 9])
+
+
+def test_saturating_by_hand(observe):
+    seen = observe(gains=[0.2], kappa=6.0)
+    gain = PROJECTORS["saturating"].project(seen, 3, np.array([2, 3, 6]))
+    # k / (k + 6): 1/4, 1/3, 1/2
+    np.testing.assert_allclose(gain, [0.2 * 3 / 4, 0.2, 0.2 * 3 / 2])
+
+
+def test_oracle_takes_what_was_measured(observe):
+    seen = observe(measured_gains={2: 0.3, 3: -0.1})
+    gain = PROJECTORS["oracle"].project(seen, 2, np.array([2, 3]))
+    np.testing.assert_allclose(gain, [0.3, 1e-12])
+    with pytest.raises(MissingGains, match=r"no gain was measured for 4 members .known: \[2, 3\]"):
+        PROJECTORS["oracle"].project(seen, 2, np.array([3, 4]))
 
 
 @pytest.mark.parametrize(

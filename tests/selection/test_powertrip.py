@@ -9,7 +9,7 @@ from powertrip.selection import Decision, SelectionSettings, Work, build_policy
 
 
 def decide(observation, **options):
-    return build_policy(SelectionSettings(**options)).decide(observation)
+    return build_policy(SelectionSettings(**{"projector": "log"} | options)).decide(observation)
 
 
 def follow(observation, decisions, **options):

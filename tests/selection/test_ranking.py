@@ -13,7 +13,8 @@ from powertrip.selection.ranking import (
     ranked,
     round_time_cost,
 )
-from powertrip.selection.round_time import WORK_RULES, round_terms
+from powertrip.selection.round_time import round_terms
+from powertrip.selection.work_rules import WORK_RULES
 
 
 def test_round_time_cost_by_hand(observe):
@@ -25,6 +26,16 @@ def test_power_to_cost_by_hand():
     # medians 200 W and 4 s; (P/200)^0.5 / (T/4)^0.5
     score = power_to_cost(np.array([800.0, 200.0, 50.0]), np.array([1.0, 4.0, 4.0]), 0.5)
     np.testing.assert_allclose(score, [4.0, 1.0, 0.5])
+
+
+def test_linear_weights_cancel(observe):
+    seen = observe(throughput=[100.0, 50.0, 200.0], delay_s=[0.5, 0.25, 3.5])
+    orders = set()
+    for size in (1, 10**9):
+        terms = round_terms(seen.replace(update_bytes=size), 0.01)
+        orders.add(tuple(ranked(RANKINGS["power-to-cost-linear"](terms), terms.usable).tolist()))
+    # delay over power: 0.5/1000, 0.25/500 (a tie), 3.5/2000
+    assert orders == {(0, 1, 2)}
 
 
 def test_power_to_cost_at_its_limits():

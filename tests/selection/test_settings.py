@@ -32,3 +32,12 @@ def test_bad_options_are_refused(field):
 def test_every_field_is_described():
     for name, field in SelectionSettings.model_fields.items():
         assert field.description, name
+
+
+def test_the_paper_preset_fills_what_is_not_written():
+    paper = SelectionSettings(preset="paper", margin=0.1)
+    assert (paper.work, paper.ranking, paper.projector) == ("mean", "power-to-cost", "log")
+    assert (paper.margin, paper.patience) == (0.1, 1)
+    assert SelectionSettings(**paper.model_dump()) == paper
+    with pytest.raises(ValidationError):
+        SelectionSettings(preset="other")

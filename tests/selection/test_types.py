@@ -121,11 +121,92 @@ def test_arrays_are_copied_and_sealed(observe):
         ("rebuild_s", float("inf"), "observation.rebuild_s: expected a finite number"),
         ("time_s", "0", "observation.time_s: expected a number"),
         ("previous", {}, "observation.previous"),
+        ("loss_rms", [1.0, -1.0, 1.0], r"observation.loss_rms\[1\]"),
+        ("loss_rms", [1.0, np.inf, 1.0], r"observation.loss_rms\[1\]"),
+        ("own_round_s", [1.0, 2.0], r"observation.own_round_s: expected shape \(3,\)"),
+        ("last_seen", [0, -1, 2], r"observation.last_seen\[1\]"),
+        ("last_seen", None, "observation.last_seen"),
+        ("update_norms", [1.0, np.nan], r"observation.update_norms\[1\]"),
+        ("layer_norms", [[1.0], [-1.0]], r"observation.layer_norms\[1, 0\]"),
+        ("layer_norms", [[1.0], [1.0, 2.0]], "ragged"),
+        ("used_power_w", [1.0, np.nan, 2.0], r"observation.used_power_w\[1\]"),
+        ("carbon_g_per_j", [1.0, 1.0, -1.0], r"observation.carbon_g_per_j\[2\]"),
+        ("power_history", [[1.0, 2.0]], "observation.power_history: expected rows of 3"),
+        ("kappa", 0.0, "observation.kappa"),
+        ("h0", np.nan, "observation.h0"),
+        ("history_step_s", -1.0, "observation.history_step_s"),
+        ("exchange_model", "bus", "observation.exchange_model: expected one of"),
+        ("pair_rtt_s", np.zeros((3, 3)), "expected both or neither"),
+        ("measured_gains", [0.1], "observation.measured_gains: expected gains by number"),
+        ("measured_gains", {0: 0.1}, "observation.measured_gains: expected at least 1"),
+        ("measured_gains", {2: np.nan}, r"observation.measured_gains\[2\]"),
     ],
 )
 def test_bad_observation_names_its_field(observe, field, value, message):
     with pytest.raises(RecordError, match=message):
         observe(throughput=[1.0, 2.0, 3.0]).replace(**{field: value})
+
+
+def test_bad_matrices_between_sites_are_refused(observe):
+    seen = observe(throughput=[1.0, 2.0])
+    fine = np.ones((2, 2))
+    with pytest.raises(RecordError, match=r"pair_bandwidth: expected 2 rows, got 1"):
+        seen.replace(pair_rtt_s=fine, pair_bandwidth=fine[:1])
+    with pytest.raises(RecordError, match=r"pair_rtt_s\[1, 0\]: expected 0 to inf, got nan"):
+        seen.replace(pair_rtt_s=[[0.0, 1.0], [np.nan, 0.0]], pair_bandwidth=fine)
+    ignored = [[np.nan, 1.0], [2.0, np.nan]]
+    assert seen.replace(pair_rtt_s=ignored, pair_bandwidth=fine).pair_rtt_s[1, 0] == 2.0
+
+
+def test_what_is_left_out_is_plain(observe):
+    seen = observe(throughput=[1.0, 2.0])
+    assert np.isnan(seen.loss_rms).all()
+    assert np.isnan(seen.own_round_s).all()
+    assert seen.last_seen.tolist() == [0, 0]
+    assert seen.used_power_w.tolist() == seen.power_w.tolist()
+    assert seen.carbon_g_per_j.tolist() == seen.price_per_j.tolist() == [0, 0]
+    assert seen.power_history.shape == (0, 2)
+    assert seen.layer_norms.shape == (0, 0)
+    assert seen.update_norms.shape == (0,)
+    assert (seen.kappa, seen.h0, seen.history_step_s) == (10, 10, 0)
+    assert (seen.exchange_model, seen.pair_rtt_s, dict(seen.measured_gains)) == ("star", None, {})
+
+
+def test_every_field_survives_json(observe):
+    seen = observe(
+        throughput=[1.0, 2.0],
+        loss_rms=[np.nan, 0.5],
+        last_seen=[0, 3],
+        own_round_s=[1.5, np.nan],
+        update_norms=[2.0, 1.0],
+        layer_norms=[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]],
+        kappa=4.5,
+        h0=5.0,
+        used_power_w=[3.0, 4.0],
+        carbon_g_per_j=[1e-4, 2e-4],
+        price_per_j=[1e-8, 0.0],
+        power_history=[[1.0, 2.0], [3.0, 4.0]],
+        history_step_s=300.0,
+        exchange_model="mesh",
+        pair_rtt_s=[[0.0, np.inf], [0.1, 0.0]],
+        pair_bandwidth=[[np.inf, 0.0], [1e6, np.inf]],
+        measured_gains={1: 0.1, 4: -0.2},
+    )
+    again = Observation.from_json(through_json(seen.to_json()))
+    assert again.to_json() == seen.to_json()
+    assert again.pair_rtt_s[0, 1] == np.inf
+    assert again.measured_gains == {1: 0.1, 4: -0.2}
+    assert np.isnan(again.own_round_s[1])
+    assert again.layer_norms.tolist() == seen.layer_norms.tolist()
+
+
+def test_logs_without_the_fields_that_may_be_left_out_are_read(observe):
+    seen = observe()
+    obj = seen.to_json()
+    older = {k: obj[k] for k in list(obj)[: list(obj).index("names") + 1]}
+    assert Observation.from_json(older).to_json() == obj
+    with pytest.raises(RecordError, match="with counts as keys"):
+        Observation.from_json(obj | {"measured_gains": {"x": 1}})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from powertrip.selection import SelectionSettings, build_policy
+from powertrip.selection.deadlines import (
+    best_round_s,
+    deadlines,
+    expected_steps,
+    prefix_sums,
+    trimmed_s,
+    whole_steps,
+    worth,
+)
+from powertrip.selection.round_time import round_terms
+from powertrip.selection.work_rules import WORK_RULES
+
+NONE = np.empty((0, 3))
+
+
+@pytest.fixture
+def three(observe):
+    # steps of 0.1, 0.2 and 0.05 s
+    return observe(throughput=[100.0, 50.0, 200.0], delay_s=[0.5, 0.25, 3.5], h0=10.0)
+
+
+def test_worth_by_hand():
+    np.testing.assert_allclose(worth(np.array([0.0, 1.0, 10.0, 30.0]), 10.0), [0, 10 / 11, 5, 7.5])
+
+
+def test_steps_until_the_deadline_by_hand(three):
+    terms = round_terms(three, 0.01)
+    members = np.array([0, 1])
+    # 0.7 - 0.5 = 0.2 s: 2 steps, the second ends with the deadline; 0.45 s: 2 steps
+    local_s = 0.7 - terms.delay_s[members]
+    assert whole_steps(local_s, terms.step_s[members]).tolist() == [2, 2]
+    assert whole_steps(np.array([-1.0]), np.array([0.1])).tolist() == [0]
+    # at 0.72 s they do no more
+    assert trimmed_s(terms, members, 0.72) == pytest.approx(0.7)
+    assert deadlines(terms, members, 0.7).deadline_s == pytest.approx((0.2, 0.45))
+
+
+def test_sums_by_hand(three):
+    terms = round_terms(three, 0.01)
+    sums = prefix_sums(terms, np.array([1, 0, 2]), 0.7, np.array([[10.0, 20.0, 30.0]]))
+    # two steps each are worth 2 / 1.2; site 2 can do none
+    np.testing.assert_allclose(sums.worth, [2 / 1.2, 4 / 1.2, 0.0])
+    np.testing.assert_allclose(sums.drawn[0, :2], [9.0, 11.0])
+
+
+def test_best_round_by_hand(observe):
+    # alone: H steps in 0.5 + 0.1 H s bring H / (1 + H/10); best at H = sqrt(0.5 * 10 / 0.1) = 7
+    terms = round_terms(observe(throughput=[100.0], delay_s=[0.5], h0=10.0), 0.01)
+    assert best_round_s(terms, np.array([0])) == pytest.approx(1.2)
+
+
+def test_the_whole_set_sets_the_deadline_in_a_mesh(observe):
+    seen = observe(
+        throughput=[100.0, 50.0, 200.0],
+        exchange_model="mesh",
+        pair_rtt_s=np.full((3, 3), 0.4),
+        pair_bandwidth=np.full((3, 3), np.inf),
+    )
+    terms = round_terms(seen, 0.01)
+    sums = prefix_sums(terms, np.array([0, 2, 1]), 0.8, NONE)
+    # alone 0.79 s: 7 steps; else 0.4 s: 4, 8 and 2 steps
+    expected = [7 / 1.7, 4 / 1.4 + 8 / 1.8, 4 / 1.4 + 8 / 1.8 + 2 / 1.2]
+    np.testing.assert_allclose(sums.worth, expected)
+    assert deadlines(terms, np.array([0, 2]), 0.8).deadline_s == pytest.approx((0.4, 0.4))
+
+
+def test_as_a_work_rule_by_hand(observe):
+    seen = observe(throughput=[100.0], delay_s=[0.5], h0=10.0)
+    times = WORK_RULES["together"].prefix_times(round_terms(seen, 0.01), np.array([0]))
+    assert times.communication_s[0] == pytest.approx(0.5)
+    # near the best, which lies between two lengths that are weighed
+    assert times.worth[0] / times.round_s[0] == pytest.approx(7 / 1.7 / 1.2, rel=0.05)
+
+
+def test_expected_steps(three):
+    made = build_policy(SelectionSettings(policy="static-k", k=2, work="together")).decide(three)
+    assert made.members == (0, 1)
+    local_s = np.array(made.work.deadline_s)
+    expected = np.floor(local_s / [0.1, 0.2] + 1e-6)
+    assert expected_steps(three, made).tolist() == expected.tolist()
+    slower = three.replace(throughput=[0.1, 50.0, 200.0])
+    assert expected_steps(slower, made)[0] == 1
+    straggler = build_policy(SelectionSettings(policy="static-k", k=2)).decide(three)
+    assert expected_steps(three, straggler).tolist() == [20, 20]
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_all_end_together_and_no_other_length_is_better(any_observation, data):
+    seen = data.draw(any_observation())
+    terms = round_terms(seen, 0.01)
+    members = np.flatnonzero(terms.usable)
+    round_s = best_round_s(terms, members)
+    local_s = np.array(deadlines(terms, members, round_s).deadline_s)
+    np.testing.assert_allclose(local_s + terms.delay_s[members], round_s)
+
+    def per_second(length_s):
+        steps = whole_steps(length_s - terms.delay_s[members], terms.step_s[members])
+        return worth(steps, terms.h0).sum() / length_s
+
+    assert whole_steps(local_s, terms.step_s[members]).min() >= 1
+    for factor in (1.05, 1.3, 2.0, 8.0):
+        assert per_second(round_s * factor) <= per_second(round_s) * 1.02
+
+
+def test_mean_and_pooled_paper_by_hand(observe):
+    # at full speed 200: 1 s for the base work; fractions 0.5, 0.25, 1
+    seen = observe(throughput=[100.0, 50.0, 200.0], delay_s=[0.5, 0.25, 3.5])
+    terms = round_terms(seen, 0.01)
+    mean = WORK_RULES["mean"].prefix_times(terms, np.arange(3))
+    np.testing.assert_allclose(mean.compute_s, [2, 1 / 0.375, 1 / (1.75 / 3)])
+    np.testing.assert_allclose(mean.communication_s, [0.5, 0.5, 3.5])
+    paper = WORK_RULES["pooled-paper"].prefix_times(terms, np.arange(3))
+    np.testing.assert_allclose(paper.compute_s, [6, 4, 600 / 350])
+    for name in ("mean", "pooled-paper"):
+        assert WORK_RULES[name].work(terms, np.arange(2)).steps == (20, 20)
