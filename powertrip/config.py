@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from powertrip.errors import ConfigError
 from powertrip.exchange.settings import ExchangeSettings
-from powertrip.runtime.settings import GoalSettings, RuntimeSettings
+from powertrip.runtime.settings import EmulationSettings, GoalSettings, RuntimeSettings
 from powertrip.selection.settings import SelectionSettings
 from powertrip.settings import Settings
 from powertrip.telemetry.settings import TelemetrySettings
@@ -73,7 +73,9 @@ class Config(Settings):
     sites: SitesSettings
     """The sites; rank i of the job is the i-th of them, and the first one is the hub."""
     network: NetworkSettings
-    """The links between the sites, as the decisions model them."""
+    """The links between the sites, as the decisions model them and as they are emulated."""
+    emulation: EmulationSettings = EmulationSettings()
+    """How processes on one machine come to have such links."""
     world: WorldSettings = WorldSettings()
     """How power becomes speed, and how fast the traces' time passes."""
     task: TaskSettings = TaskSettings()

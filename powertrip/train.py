@@ -49,7 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _supervise(options: argparse.Namespace) -> int:
+    from dataclasses import replace
+
     from powertrip.errors import PowerTripError
+    from powertrip.runtime.emulation import SiteLinks, join_links
     from powertrip.runtime.membership import HUB, check_world_size, site_of_rank
     from powertrip.runtime.setup import Setup
     from powertrip.runtime.supervisor import Supervisor, child_environment
@@ -57,14 +60,16 @@ def _supervise(options: argparse.Namespace) -> int:
     rank = int(os.environ["RANK"])
     try:
         setup = Setup.resolve(options.config, options.overrides, json_summary=options.json)
-        setup.build_world()
+        world = setup.build_world()
         check_world_size(int(os.environ["WORLD_SIZE"]), len(setup.config.sites.selected))
+        setup = replace(setup, links=join_links(setup.config, world, os.environ))
     except PowerTripError as error:
         if os.environ["LOCAL_RANK"] == "0":  # all processes of a machine find the same
             print(f"powertrip: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return error.exit_code
     roles: tuple[str, ...] = ("site",)
-    if site_of_rank(rank) == HUB:
+    site = site_of_rank(rank)
+    if site == HUB:
         roles = ("coordinator", "site")
         count = len(setup.config.sites.selected)
         # Importing torch takes each of them seconds.
@@ -74,6 +79,7 @@ def _supervise(options: argparse.Namespace) -> int:
         roles,
         child_environment(os.environ),
         grace_s=setup.config.runtime.stop_grace_s + 5.0,
+        links=SiteLinks(setup.links, site, os.environ) if setup.links.socket_path else None,
     )
     return supervisor.run()
 

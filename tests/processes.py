@@ -25,7 +25,11 @@ END_LIMIT_S = 30.0
 
 _MARK = "POWERTRIP_TEST_MARK"
 _LISTENING = "0A"
-_ROLES = {"torch.distributed.run": "launcher", "powertrip.train": "supervisor"}
+_ROLES = {
+    "torch.distributed.run": "launcher",
+    "powertrip.train": "supervisor",
+    "netem.daemon": "link daemon",
+}
 
 
 class Listener(NamedTuple):
@@ -110,7 +114,7 @@ class Run:
 
     @property
     def run_dir(self) -> Path:
-        (path,) = self.runs.iterdir()
+        (path,) = (path for path in self.runs.iterdir() if path.is_dir())
         return path
 
     @property
@@ -235,6 +239,8 @@ def _role(words: Sequence[str]) -> str:
     """What a command line is for; the command line itself where it is none of ours."""
     if "powertrip.runtime.process" in words:
         return words[words.index("powertrip.runtime.process") + 1]
+    if any("from netem.relay import" in word for word in words):
+        return "relay"
     module = words[words.index("-m") + 1] if "-m" in words else ""
     if len(words) > 1 and Path(words[1]).name == "torchrun":
         module = "torch.distributed.run"

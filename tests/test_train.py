@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from netem.capabilities import choose_backend
 from powertrip.config import load_config
 from powertrip.runtime.checkpoint import load_checkpoint
 from powertrip.telemetry import events
@@ -30,6 +31,11 @@ from tests.processes import (
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="processes are found again through /proc"
 )
+
+EMULATES = choose_backend("auto").name != "none"
+"""Whether this machine can give the sites links of their own."""
+
+needs_links = pytest.mark.skipif(not EMULATES, reason="no emulated links on this machine")
 
 TWO = ("sites.count=2", "selection.policy=all", "telemetry.metrics.port=0")
 ENDLESS = ("goal.accuracy=null", "goal.max_rounds=1000000")
@@ -158,11 +164,55 @@ def test_a_site_that_is_killed_ends_the_run_and_is_named(tmp_path):
     load_checkpoint(run.run_dir / "checkpoint.pt")
 
 
+@needs_links
+@pytest.mark.parametrize("role", ["link daemon", "relay"])
+def test_links_that_are_killed_end_the_run_at_once_and_are_named(tmp_path, role):
+    with Run(ALONE, *TWO, *ENDLESS, folder=tmp_path) as run:
+        run.await_event(events.Round, 2)
+        os.kill(run.pids(role)[0], signal.SIGKILL)
+        assert run.end(END_LIMIT_S) not in (0, 3), run.output
+        run.assert_gone(5.0)
+    failure = run.of(events.Failure)[-1]
+    assert failure.kind == "LinksLost"
+    assert "the link daemon (process" in failure.text
+    assert run.summary["outcome"] == "failed"
+    assert (run.runs / "links.log").exists()
+    if role == "relay":
+        assert "the relay to the store (process" in run.stderr
+    assert "Traceback" not in run.stderr, run.stderr
+
+
+@needs_links
+def test_links_are_emulated_measured_and_met_by_the_exchanges(tmp_path):
+    cut = "emulation.schedule=[{at_s: 0, src: iowa, dst: oregon, delay_s: 0.25}]"
+    options = ("exchange.probe.enabled=false", "goal.accuracy=null", "goal.max_rounds=2", cut)
+    measured = ("goal.accuracy=null", "goal.max_rounds=3")
+    with (
+        Run(ALONE, *TWO, *measured, folder=tmp_path / "measured") as first,
+        Run(ALONE, *TWO, *options, folder=tmp_path / "slowed") as second,
+    ):
+        for run in (first, second):
+            assert run.end() == 0, run.output
+            run.assert_gone(5.0)
+    (links,) = (event for event in first.of(events.LinksMeasured) if event.first)
+    # Oregon's entries in the table differ by direction; the emulated link has their mean.
+    rtt_s = sum(row.model_rtt_s for row in links.links) / 2
+    assert {(row.src, row.dst) for row in links.links} == {("iowa", "oregon"), ("oregon", "iowa")}
+    for row in links.links:
+        assert 0.98 * rtt_s <= row.rtt_s <= rtt_s + 0.1
+        assert row.bandwidth is None or row.bandwidth == pytest.approx(row.model_bandwidth, rel=0.5)
+    # One all-reduce of two is two messages, one after the other.
+    assert all(round_.exchange_s >= 0.98 * rtt_s for round_ in first.of(events.Round))
+    assert second.of(events.LinksMeasured) == []
+    assert all(round_.exchange_s >= 2 * 0.249 for round_ in second.of(events.Round))
+
+
 def test_nothing_outlives_torchrun_itself(tmp_path):
     with Run(torchrun(2), *TWO, *ENDLESS, folder=tmp_path) as run:
         run.await_event(events.Round, 2)
+        links = ["link daemon", "relay"] if EMULATES else []
         assert sorted(run.processes().values()) == [
-            "coordinator", "launcher", "site", "site", "supervisor", "supervisor",
+            "coordinator", "launcher", *links, "site", "site", "supervisor", "supervisor",
         ]  # fmt: skip
         run.process.kill()
         run.assert_gone()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -12,14 +12,17 @@ from powertrip import __version__
 from powertrip.errors import PowerTripError
 from powertrip.runtime.accounts import RoundAccount, round_event
 from powertrip.runtime.control import Inbox, Log, StoreFactory, delete_prefix
-from powertrip.runtime.errors import ControlPlaneError, SiteFailed, SitesSilent
+from powertrip.runtime.errors import ControlPlaneError, LinksLost, SiteFailed, SitesSilent
 from powertrip.runtime.membership import HUB, plan_transfers
 from powertrip.runtime.messages import (
     Begin,
     Commit,
     Failure,
     Finished,
+    LinksGone,
     Mail,
+    Probe,
+    Probed,
     Ready,
     Report,
     Stop,
@@ -27,6 +30,7 @@ from powertrip.runtime.messages import (
 )
 from powertrip.runtime.observer import Observer
 from powertrip.runtime.setup import Setup
+from powertrip.runtime.surveys import Surveys
 from powertrip.runtime.timekeeping import MeasuredTime, ModelledTime, Timekeeper
 from powertrip.selection.policy import build_policy
 from powertrip.selection.types import Decision
@@ -39,6 +43,7 @@ from powertrip.world.world import World
 BUDGET_EXIT_CODE = 3
 """Exit code of a run that ends with its budget, short of its target."""
 
+_PROBE_SLACK_S = 10.0  # for the sites' answers, beyond the limit of the measurement itself
 _LAG_SHARE = 0.2  # of local training, beyond which the emulated pace is not the modelled one
 
 
@@ -63,11 +68,20 @@ class Coordinator:
         Makes a store client.
     telemetry
         Is handed every event; owned by the caller.
+    begin_schedule
+        Called when the training begins, where links are emulated.
     """
 
     def __init__(
-        self, setup: Setup, world: World, connect: StoreFactory, telemetry: Telemetry
+        self,
+        setup: Setup,
+        world: World,
+        connect: StoreFactory,
+        telemetry: Telemetry,
+        *,
+        begin_schedule: Callable[[], None] | None = None,
     ) -> None:
+        self._begin_schedule = begin_schedule
         self._setup, self._config, self._world = setup, setup.config, world
         self._store = connect()
         self._log, self._inbox = Log(self._store), Inbox(self._store)
@@ -85,6 +99,7 @@ class Coordinator:
         self._finished: set[int] = set()
         self._farewells: list[Finished] = []
         self._lag_warned = False
+        self._links_measured = False
 
     def run(self) -> Summary:
         """Run the job to its end.
@@ -111,11 +126,16 @@ class Coordinator:
         self._observer = observer
         modelled = self._config.selection.clock == "modelled"
         self._time: Timekeeper = ModelledTime(observer) if modelled else MeasuredTime()
+        self._surveys = Surveys(self._world, sum(r.probe is not None for r in ready))
         self._announce(ready)
         first = ready[HUB].digest
         self._holders = {r.site for r in ready if r.digest == first}
         try:
-            outcome, exit_code = self._train()
+            self._measure_links(ready)
+            if self._begin_schedule is not None:
+                self._begin_schedule()
+            self._time.start()
+            outcome, exit_code = self._train() if self._signal is None else self._interrupted()
         except PowerTripError as error:
             outcome, exit_code = self._fail(error)
         try:
@@ -158,11 +178,26 @@ class Coordinator:
                 backend=ready[HUB].backend,
                 pacing=config.runtime.pacing,
                 clock=config.selection.clock,
+                links=self._setup.links.reason,
+                bandwidth_scale=config.network.bandwidth_scale,
                 metrics_url=self._telemetry.metrics_url,
             )
         )
         for text in self._world.warnings:
             self._telemetry.emit(events.Warned(time_s=0.0, text=text))
+
+    def _measure_links(self, ready: Sequence[Ready]) -> None:
+        """Let the sites measure their links, and wait for the first picture of all of them."""
+        measuring = [r.site for r in ready if r.probe is not None]
+        if len(measuring) < 2:
+            return
+        self._log.append(Probe(endpoints=tuple(r.probe for r in ready)))
+        limit_s = self._config.exchange.probe.limit_s + _PROBE_SLACK_S
+        deadline_s = time.monotonic() + limit_s
+        while not self._links_measured and self._signal is None:
+            self._receive(
+                deadline_s, measuring, "measuring the links", limit_s, "exchange.probe.limit_s"
+            )
 
     def _train(self) -> tuple[Outcome, int]:
         while True:
@@ -268,6 +303,15 @@ class Coordinator:
             raise SitesSilent([names[site] for site in missing], doing, limit_s, setting)
         if isinstance(mail, StopRequest):
             self._signal = self._signal or mail.signal
+        elif isinstance(mail, Probed):
+            self._observer.learn_links(mail)
+            measured = self._surveys.take(mail, self._time.now_s())
+            if measured is not None:
+                self._links_measured = True
+                self._telemetry.emit(measured)
+        elif isinstance(mail, LinksGone):
+            self._finished.update(range(len(names)))  # their supervisors end them
+            raise LinksLost(mail.text)
         elif isinstance(mail, Failure):
             if not mail.survives:
                 self._finished.add(mail.site)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from powertrip.errors import PowerTripError
+from powertrip.errors import InputError, PowerTripError
 
 
 class ControlPlaneError(PowerTripError):
@@ -60,4 +60,23 @@ class DigestMismatch(PowerTripError):
         super().__init__(
             f"generation {generation}, round {round_}: the parameters at {', '.join(deviating)} "
             f"differ from those of the other members (digest {expected})"
+        )
+
+
+class LinksUnusable(InputError):
+    """This machine cannot emulate the links, or this process cannot enter them."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the links between the sites cannot be emulated: {reason}\n"
+            "  (emulation.backend=off trains over the machine's own network)"
+        )
+
+
+class LinksLost(PowerTripError):
+    """The emulated links have ended while the run needed them."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the emulated links are gone: {reason}; links.log in runtime.run_dir says why"
         )

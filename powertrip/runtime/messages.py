@@ -1,8 +1,8 @@
 """What the coordinator and the sites tell each other, as JSON that is validated on arrival.
 
-The coordinator speaks to all sites at once through one ordered log (`Begin`, `Commit`, `Stop`);
-sites speak to the coordinator through its inbox (`Ready`, `Report`, `StopRequest`, `Failure`,
-`Finished`). Every message carries the generation or the round that it belongs to.
+The coordinator speaks to all sites at once through one ordered log (`Probe`, `Begin`, `Commit`,
+`Stop`); sites speak to the coordinator through its inbox (`Ready`, `Probed`, `Report`,
+`StopRequest`, `Failure`, `Finished`). What belongs to a generation or a round carries its number.
 """
 
 from __future__ import annotations
@@ -30,6 +30,14 @@ class Transfer(Message):
 
     donor: int
     newcomer: int
+
+
+class Probe(Message):
+    """From here on every site measures its links to the others, at once and then at intervals."""
+
+    kind: Literal["probe"] = "probe"
+    endpoints: tuple[str | None, ...]
+    """Where each site answers, in the order of the sites; null where one does not."""
 
 
 class Begin(Message):
@@ -79,6 +87,21 @@ class Ready(Message):
     update_bytes: int
     digest: str
     backend: str
+    probe: str | None = None
+    """Where it answers the others' measurements; null where it takes no part in them."""
+
+
+class Probed(Message):
+    """One site's measurement of its links; null for what it could not measure."""
+
+    kind: Literal["probed"] = "probed"
+    site: int
+    number: int
+    """How many measurements it has made, this one included."""
+    rtt_s: tuple[float | None, ...]
+    """Round-trip times in the order of the sites."""
+    bandwidth: tuple[float | None, ...]
+    """Bytes per second from this site, in the order of the sites."""
 
 
 class Tally(Message):
@@ -122,6 +145,13 @@ class StopRequest(Message):
     signal: int
 
 
+class LinksGone(Message):
+    """The emulated links have ended, and with them the sites."""
+
+    kind: Literal["links_gone"] = "links_gone"
+    text: str
+
+
 class Failure(Message):
     """A site cannot go on."""
 
@@ -159,8 +189,8 @@ class Finished(Message):
 
 _T = TypeVar("_T")
 
-Entry = Begin | Commit | Stop
-Mail = Ready | Report | StopRequest | Failure | Finished
+Entry = Probe | Begin | Commit | Stop
+Mail = Ready | Probed | Report | StopRequest | LinksGone | Failure | Finished
 
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="kind")])
 _MAIL: TypeAdapter[Mail] = TypeAdapter(Annotated[Mail, Field(discriminator="kind")])

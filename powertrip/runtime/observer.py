@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from powertrip.config import Config
-from powertrip.runtime.estimates import Correction
+from powertrip.runtime.estimates import Correction, LinkEstimates
 from powertrip.runtime.membership import HUB
-from powertrip.runtime.messages import Begin, Ready, Report
+from powertrip.runtime.messages import Begin, Probed, Ready, Report
 from powertrip.runtime.round_model import RoundModel
+from powertrip.selection.round_time import star_delays_s
 from powertrip.selection.types import Decision, Observation
 from powertrip.world.world import World
 
@@ -32,7 +33,8 @@ class Observer:
         self._update_bytes = ready[HUB].update_bytes
         self._samples = np.array([r.samples for r in ready])
         self._base_steps = np.array([r.steps for r in ready])
-        self._star = world.star(HUB)
+        self._links = LinkEstimates(world)
+        self._star = self._links.star(HUB)
         self._distance_m = world.distance_m(HUB)
         self._gains: list[float] = []
         self._last_loss: tuple[int, float] | None = None
@@ -103,11 +105,23 @@ class Observer:
         if not self._learns:
             return
         if len(begin.members) > 1:
-            modelled_s = self.round_model.exchange_s(begin.members)
-            self._exchange.learn(0, exchange_s, modelled_s)
+            delay_s = star_delays_s(
+                self._star.rtt_s,
+                self._star.up,
+                self._star.down,
+                update_bytes=self._update_bytes,
+                min_delay_s=self._config.selection.min_delay_s,
+            )
+            self._exchange.learn(0, exchange_s, float(delay_s[list(begin.members)].max()))
         for report in reports:
             modelled = self._world.samples_done(report.site, start_s, report.local_s)
             self._speed.learn(report.site, report.samples, modelled)
+
+    def learn_links(self, probed: Probed) -> None:
+        """Take in what a site has measured of its links."""
+        if self._learns:
+            self._links.learn(probed.site, probed.rtt_s, probed.bandwidth)
+            self._star = self._links.star(HUB)
 
     def learn_rebuild(self, seconds: float) -> None:
         """Take in what a change of the members has really cost."""

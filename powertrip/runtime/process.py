@@ -10,16 +10,18 @@ import secrets
 import sys
 import time
 import traceback
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from powertrip.config import Config, dump_config
 from powertrip.errors import InputError, PowerTripError
 from powertrip.runtime.control import Outbox, job_store
 from powertrip.runtime.coordinator import Coordinator
+from powertrip.runtime.emulation import LinkWatch
 from powertrip.runtime.errors import ControlPlaneError
 from powertrip.runtime.membership import HUB, site_of_rank
-from powertrip.runtime.messages import Failure, StopRequest
+from powertrip.runtime.messages import Failure, LinksGone, StopRequest
+from powertrip.runtime.probing import own_address
 from powertrip.runtime.setup import Setup
 from powertrip.runtime.signals import StopSignals
 from powertrip.runtime.site import Site
@@ -66,12 +68,26 @@ def _stop_requests(outbox: Outbox, site: int) -> StopSignals:
 def run_coordinator(setup: Setup) -> int:
     """Run the coordinator; returns the exit code of the run."""
     store = job_store(host_store=True)
+    links_outbox = Outbox(job_store())
+
+    def tell(reason: str) -> None:
+        links_outbox.send(LinksGone(text=reason))
+
     # torchrun sends SIGTERM as soon as a site has failed: the reason must be told all the same.
-    with _stop_requests(Outbox(job_store()), HUB):
+    with _stop_requests(Outbox(job_store()), HUB), ExitStack() as links:
         try:
+            watch = None
+            if setup.links.socket_path is not None:
+                watch = links.enter_context(LinkWatch(setup.links.socket_path, tell))
             run_dir = make_run_dir(setup.config)
             with Telemetry(setup.config.telemetry, run_dir) as telemetry:
-                summary = Coordinator(setup, setup.build_world(), lambda: store, telemetry).run()
+                summary = Coordinator(
+                    setup,
+                    setup.build_world(),
+                    lambda: store,
+                    telemetry,
+                    begin_schedule=None if watch is None else watch.begin_schedule,
+                ).run()
         except PowerTripError as error:
             complain(str(error))
             return error.exit_code
@@ -100,6 +116,7 @@ def run_site(setup: Setup, index: int) -> int:
                 job_store,
                 local_rank=int(os.environ["LOCAL_RANK"]),
                 local_processes=int(os.environ["LOCAL_WORLD_SIZE"]),
+                probe_address=_probe_address(setup.config),
             )
             site.run()
     except PowerTripError as error:
@@ -111,6 +128,13 @@ def run_site(setup: Setup, index: int) -> int:
         tell(Failure(site=index, error=type(error).__name__, text=text, exit_code=1))
         return 1
     return 0
+
+
+def _probe_address(config: Config) -> str | None:
+    # On the modelled clock decisions do not see what is measured: runs must not differ by it.
+    if not config.exchange.probe.enabled or config.selection.clock == "modelled":
+        return None
+    return own_address((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
 
 
 def main() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from powertrip.config import Config
 from powertrip.runtime.membership import HUB
@@ -36,10 +35,6 @@ class RoundModel:
             update_bytes=update_bytes,
             min_delay_s=config.selection.min_delay_s,
         )
-
-    def exchange_s(self, members: Sequence[int]) -> float:
-        """Seconds for the members' exchange: the star's longest delay."""
-        return float(self._delay_s[list(members)].max())
 
     def local_s(self, begin: Begin, site: int, start_s: float) -> float:
         """Seconds of local training of one member in a round that starts at `start_s`."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import ipaddress
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from netem.errors import NetemError
+from netem.plan import DEFAULT_SUBNET, parse_change
 from powertrip.settings import Settings
 from powertrip.telemetry.events import Target
 
@@ -55,3 +58,46 @@ class RuntimeSettings(Settings):
     """Seconds without a word (a site's report, the coordinator's answer) that end the run."""
     stop_grace_s: float = Field(default=10.0, gt=0)
     """Seconds that a stopping run gives its sites to finish the round and save the model."""
+
+
+class EmulationSettings(Settings):
+    """Links between the sites that are like the network's, each site in a namespace of its own."""
+
+    backend: Literal["auto", "kernel", "userspace", "off"] = "auto"
+    """auto takes kernel (root, sch_netem), else userspace (/dev/net/tun), else none; off leaves the
+    network as it is, and so does auto where the processes are on several machines without nodes."""
+    jitter_s: float = Field(default=0.0, ge=0, le=10)
+    """Deviation of every link's delay in seconds, as far as the delay itself is that large."""
+    loss: float = Field(default=0.0, ge=0, le=1)
+    """Share of the packets that every link loses."""
+    schedule: tuple[dict[str, Any], ...] = ()
+    """Changes of links after the start of the training, each such as
+    {at_s: 60, src: iowa, dst: all, rate_bps: 2e7} or {at_s: 90, src: iowa, dst: tokyo, up: false};
+    rates are what is emulated, whatever network.bandwidth_scale is."""
+    subnet: str = DEFAULT_SUBNET
+    """IPv4 range of the sites' addresses, which are seen by nobody but them."""
+    nodes: tuple[str, ...] = ()
+    """IPv4 addresses of the machines, in the order of their ranks, when the emulated sites are on
+    several: their bridges are joined by VXLAN (backend kernel)."""
+
+    @field_validator("schedule")
+    @classmethod
+    def _changes(cls, value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        for number, change in enumerate(value):
+            try:
+                parse_change(change, f"change {number}")
+            except NetemError as error:
+                raise ValueError(str(error)) from error
+        return value
+
+    @field_validator("nodes")
+    @classmethod
+    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for node in value:
+            try:
+                ipaddress.IPv4Address(node)
+            except ValueError:
+                raise ValueError(f"{node!r} is no IPv4 address such as 10.0.0.1") from None
+        if len(set(value)) < len(value):
+            raise ValueError("names a machine twice")
+        return value

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
 from powertrip.config import Config, default_path, load_config
+from powertrip.runtime.links import REAL_LINKS, Links
 from powertrip.world.world import World, build_world
 
 DATA_VARIABLE = "POWERTRIP_DATA"
@@ -33,11 +34,14 @@ class Setup:
         Folder of the configuration file; relative paths in it start there.
     json_summary
         End standard output with the summary as one line of JSON.
+    links
+        How the sites of this machine are joined.
     """
 
     config: Config
     base_dir: Path
     json_summary: bool = False
+    links: Links = REAL_LINKS
 
     @classmethod
     def resolve(
@@ -60,6 +64,7 @@ class Setup:
                 "config": self.config.model_dump(mode="json"),
                 "base_dir": str(self.base_dir),
                 "json_summary": self.json_summary,
+                "links": asdict(self.links),
             }
         ).encode()
 
@@ -71,6 +76,7 @@ class Setup:
             config=Config.model_validate(fields["config"]),
             base_dir=Path(fields["base_dir"]),
             json_summary=fields["json_summary"],
+            links=Links(**fields["links"]),
         )
 
     def build_world(self) -> World:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +22,14 @@ from powertrip.runtime.messages import (
     Commit,
     Failure,
     Finished,
+    Probe,
     Ready,
     Report,
     Stop,
     Tally,
 )
 from powertrip.runtime.pacing import Pacer
+from powertrip.runtime.probing import Probing
 from powertrip.runtime.round_model import RoundModel
 from powertrip.runtime.setup import Setup, data_folder
 from powertrip.training.device import prepare_torch
@@ -65,6 +68,9 @@ class Site:
         the thread that follows the log.
     local_rank, local_processes
         This process's place among those of its machine, to choose a device.
+    probe_address
+        The site's own address, at which it answers measurements of its links; None for a site
+        that takes no part in them.
     """
 
     def __init__(
@@ -76,6 +82,7 @@ class Site:
         *,
         local_rank: int = 0,
         local_processes: int = 1,
+        probe_address: str | None = None,
     ) -> None:
         config = setup.config
         self.index, self.name = index, world.names[index]
@@ -86,6 +93,7 @@ class Site:
             config.exchange.backend,
             self._device,
             own_gpu=local_processes <= torch.cuda.device_count(),
+            own_host="NCCL_HOSTID" in os.environ,
         )
         self._task = load_task(
             config.task, data_dir=data_folder(), base_dir=setup.base_dir, seed=config.seed
@@ -108,6 +116,8 @@ class Site:
         self._clock = TrainingClock()
         self._modelled_clock = config.selection.clock == "modelled"
 
+        self._probe_address = probe_address
+        self._probing: Probing | None = None
         self._group: Group | None = None
         self._last_round = 0
         self._stop: Stop | None = None
@@ -129,12 +139,18 @@ class Site:
             self._connect, site=self.name, silence_limit_s=config.runtime.silence_limit_s
         )
         try:
+            if self._probe_address is not None:
+                self._probing = Probing(
+                    self._connect, self._world, self.index, self._probe_address, config.exchange
+                )
             self._outbox.send(self._ready())
             failed: ExchangeError | None = None
             while self._stop is None:
                 entry = self._log.next()
                 if isinstance(entry, Stop):
                     self._stop = entry
+                elif isinstance(entry, Probe) and self._probing is not None:
+                    self._probing.start(entry.endpoints)
                 elif isinstance(entry, Begin) and not self._concerns(entry):
                     self._leave_group()
                 elif isinstance(entry, Begin) and failed is None:
@@ -149,6 +165,8 @@ class Site:
                 raise failed
         finally:
             self._leave_group()
+            if self._probing is not None:
+                self._probing.close()
             self._log.close()
 
     def _ready(self) -> Ready:
@@ -159,6 +177,7 @@ class Site:
             update_bytes=self._mean.nbytes,
             digest=self._digest(),
             backend=self._backend,
+            probe=None if self._probing is None else self._probing.endpoint,
         )
 
     def _digest(self) -> str:

@@ -1,7 +1,7 @@
 """What torchrun starts: a thin parent, without torch, of one site's process.
 
-Rank 0's supervisor is the coordinator's parent as well. It passes signals on, bounds how long its
-children may take to end, and leaves none behind, whatever kills it.
+Rank 0's supervisor is the coordinator's parent as well. It enters the site's emulated links, passes
+signals on, bounds how long its children may take to end, and leaves none behind, whatever kills it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from powertrip.runtime.emulation import LOST_SIGNAL, SiteLinks
+from powertrip.runtime.errors import LinksLost, LinksUnusable
 from powertrip.runtime.setup import Setup
 from powertrip.runtime.signals import STOP_SIGNALS
 
 _PR_SET_PDEATHSIG = 1
-_HANDLED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGALRM}
+_HANDLED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGALRM, LOST_SIGNAL}
 _ENDED_BY_TORCHRUN_S = 30.0  # after which torchrun itself sends SIGKILL
 
 
@@ -59,6 +61,10 @@ class Supervisor:
         Of the children.
     grace_s
         Seconds from the first request to stop until children that still run are killed.
+    links
+        The emulated links of the rank's site, entered before its process starts and closed after
+        it; the coordinator stays in the machine's own network, where its store and the viewers of
+        its metrics are.
     """
 
     def __init__(
@@ -68,7 +74,10 @@ class Supervisor:
         environment: Mapping[str, str],
         *,
         grace_s: float,
+        links: SiteLinks | None = None,
     ) -> None:
+        self._links = links
+        self._links_code: int | None = None
         self._message = setup.encode()
         self._roles = roles
         self._environment = environment
@@ -82,6 +91,8 @@ class Supervisor:
         die_with_parent(signal.SIGTERM)
         try:
             for role in self._roles:
+                if role == "site" and self._links is not None and not self._enter(self._links):
+                    break
                 self._start(role)
             while any(child.poll() is None for child in self._children.values()):
                 self._handle(signal.sigwait(_HANDLED))
@@ -90,7 +101,21 @@ class Supervisor:
                 if child.poll() is None:
                     child.kill()
                     child.wait()
+            if self._links is not None:
+                self._links.close()
         return self._exit_code()
+
+    def _enter(self, links: SiteLinks) -> bool:
+        """Enter the site's links; where that fails the rank has no site and ends."""
+        try:
+            links.enter()
+        except LinksUnusable as error:
+            _tell(str(error))
+            self._links_code = error.exit_code
+            self._stop(signal.SIGTERM)
+            return False
+        self._environment = links.environment(self._environment)
+        return True
 
     def _start(self, role: str) -> None:
         child = subprocess.Popen(
@@ -114,13 +139,22 @@ class Supervisor:
                 if child.poll() is None:
                     _tell(f"the {role} process did not end within {self._grace_s:g} s: killed")
                     child.kill()
+        elif number == LOST_SIGNAL:
+            if self._links is not None and self._links.lost and not self._stopping:
+                # Nothing can be said to the others any more, nor heard from them.
+                _tell(self._links.lost)
+                self._links_code, self._stopping = LinksLost.exit_code, True
+                self._children["site"].kill()
+                self._links.give_up()
+                self._bound()
         elif number == signal.SIGCHLD:
             for role, child in self._children.items():
                 code = child.poll()
                 if code is not None and code < 0 and not self._stopping:
                     _tell(f"the {role} process was killed by {signal.Signals(-code).name}")
                     self._stop(signal.SIGTERM)
-            if self._children[self._roles[0]].poll() is not None:
+            first = self._children.get(self._roles[0])
+            if first is not None and first.poll() is not None:
                 self._bound()
         else:
             self._stop(signal.Signals(number))
@@ -138,6 +172,8 @@ class Supervisor:
             signal.setitimer(signal.ITIMER_REAL, self._grace_s)
 
     def _exit_code(self) -> int:
+        if self._links_code is not None:
+            return self._links_code
         codes = [self._children[role].returncode for role in self._roles]
         failed = [code for code in codes if code != 0]
         code = codes[0] or (failed[0] if failed else 0)

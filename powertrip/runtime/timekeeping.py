@@ -15,6 +15,9 @@ from powertrip.runtime.observer import Observer
 class Timekeeper(Protocol):
     """Tells the time of the run, and what a round has taken."""
 
+    def start(self) -> None:
+        """The training begins: before that, the clock stands at 0."""
+
     def now_s(self) -> float:
         """Seconds on the training clock."""
 
@@ -30,11 +33,17 @@ class MeasuredTime:
 
     def __init__(self) -> None:
         self._clock = TrainingClock()
+        self._started = False
         self._last_end_s = 0.0
+
+    def start(self) -> None:
+        """Let the clock run."""
+        self._clock.set(0.0)
+        self._started = True
 
     def now_s(self) -> float:
         """Seconds on the training clock."""
-        return self._clock.now_s()
+        return self._clock.now_s() if self._started else 0.0
 
     def begin(self, *, rebuild: bool) -> float:
         """The clock as it is: a rebuild will show on it by itself."""
@@ -63,6 +72,9 @@ class ModelledTime:
         self._observer = observer
         self._now_s = 0.0
         self._rebuild_s = 0.0
+
+    def start(self) -> None:
+        """Nothing to do: this clock moves by rounds."""
 
     def now_s(self) -> float:
         """Seconds on the modelled clock."""

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from powertrip.runtime.messages import Begin
+from powertrip.runtime.messages import Begin, Probed
 from powertrip.runtime.observer import Observer
 from powertrip.selection.types import Decision, Work
 
@@ -20,6 +20,10 @@ def begin(*members) -> Begin:
 
 def report(site, round_=1, *, samples=100, local_s=1.0):
     return SimpleNamespace(site=site, round=round_, samples=samples, local_s=local_s)
+
+
+def probed(site, *, rtt_s, bandwidth):
+    return Probed(site=site, number=1, rtt_s=(rtt_s,) * 3, bandwidth=(bandwidth,) * 3)
 
 
 @pytest.fixture
@@ -95,6 +99,17 @@ def test_exchanges_correct_the_model_of_communication(make):
     # The model says 1.1 s between paris and rome.
     observer.learn_round(begin(0, 1), 0.0, [report(0), report(1)], 3.3, None)
     assert observe(observer).communication_correction == pytest.approx(3)
+
+
+def test_links_as_measured_replace_the_models_and_what_exchanges_are_compared_with(make):
+    observer = make()
+    # The update then takes 0.3 s for the round trip, 1 s up and 0.5 s down.
+    observer.learn_links(probed(1, rtt_s=0.3, bandwidth=5e5))
+    observer.learn_links(probed(0, rtt_s=9.0, bandwidth=1e6))
+    np.testing.assert_allclose(observe(observer).rtt_s, [0, 0.3, 0.2])
+    np.testing.assert_allclose(observe(observer).up, [math.inf, 5e5, 2e6])
+    observer.learn_round(begin(0, 1), 0.0, [report(0), report(1)], 3.6, None)
+    assert observe(observer).communication_correction == pytest.approx(2)
 
 
 def test_a_member_alone_has_no_exchange_to_learn_from(make):

@@ -73,6 +73,9 @@ def test_measured_time_is_the_wall_without_evaluations(monkeypatch):
     wall = SimpleNamespace(now_s=50.0)
     monkeypatch.setattr(clock.time, "monotonic", lambda: wall.now_s)
     measured = MeasuredTime()
+    wall.now_s += 20.0
+    assert measured.now_s() == 0.0
+    measured.start()
     wall.now_s += 1.0
     assert measured.begin(rebuild=True) == 1.0
     wall.now_s += 6.0
