@@ -23,7 +23,7 @@ train: $(INSTALLED)  ## Train the default scenario: eight sites on this machine 
 	$(BIN)/torchrun --nproc_per_node=8 -m powertrip.train $(ARGS)
 
 .PHONY: compare
-compare: $(INSTALLED)  ## The default scenario under every policy, three seeds, side by side (about 25 minutes)
+compare: $(INSTALLED)  ## The default scenario under the publication's policy and its baselines, three seeds (half an hour)
 	$(BIN)/python -m benchmarks.compare $(ARGS)
 
 .PHONY: uml

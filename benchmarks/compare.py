@@ -1,4 +1,4 @@
-"""One scenario under every policy, several seeds, side by side: ``python -m benchmarks.compare``.
+"""One scenario under several policies, several seeds, side by side: ``python -m benchmarks.compare``.
 
 Each cell is a run of the real job. A run that does not reach the target within its budget counts as
 never; the median over the seeds is what to compare.
@@ -20,6 +20,9 @@ from rich.table import Table
 
 from powertrip.selection.policy import POLICIES
 from powertrip.telemetry import words
+
+COMPARED = ("powertrip", "static-k", "centralized", "random-k", "all", "fixed-radius")
+"""The publication's policy and its baselines; others by --policies."""
 
 LIMIT_S = 900.0
 """Longest that one run may take, start and end included."""
@@ -83,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, help="scenario; default: the packaged one")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (3)")
-    parser.add_argument("--policies", nargs="+", choices=tuple(POLICIES), default=tuple(POLICIES))
+    parser.add_argument("--policies", nargs="+", choices=tuple(POLICIES), default=COMPARED)
     parser.add_argument("--runs", type=Path, help="folder to keep the runs in; default: none")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value")
     options = parser.parse_intermixed_args()

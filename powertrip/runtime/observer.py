@@ -12,6 +12,7 @@ from powertrip.runtime.estimates import Correction, LinkEstimates
 from powertrip.runtime.membership import HUB
 from powertrip.runtime.messages import Begin, Probed, Ready, Report
 from powertrip.runtime.round_model import RoundModel
+from powertrip.selection.kappa import prior_h0
 from powertrip.selection.round_time import star_delays_s
 from powertrip.selection.types import Decision, Observation
 from powertrip.world.world import World
@@ -41,6 +42,11 @@ class Observer:
         self._exchange = Correction()
         self._speed = Correction(len(world.names))
         self._rebuild_s = config.runtime.rebuild_s
+        self._last_seen = np.zeros(len(world.names), dtype=np.int64)
+        self._own_round_s = np.full(len(world.names), np.nan)
+        outer = config.outer
+        momentum = outer.momentum if outer.kind == "nesterov" else 0.0
+        self._h0 = config.selection.h0 or prior_h0(momentum)
         self._learns = config.selection.clock == "measured"
         self.round_model = RoundModel(world, config, update_bytes=self._update_bytes)
 
@@ -84,6 +90,13 @@ class Observer:
             rebuild_s=self._rebuild_s,
             seed=self._config.seed,
             names=self._world.names,
+            last_seen=self._last_seen,
+            own_round_s=self._own_round_s,
+            kappa=self._config.selection.kappa,
+            h0=self._h0,
+            used_power_w=self._world.used_power_w(time_s),
+            carbon_g_per_j=self._world.carbon_g_per_j(time_s),
+            price_per_j=self._world.price_per_j(time_s),
         )
 
     def learn_round(
@@ -102,6 +115,8 @@ class Observer:
                 rounds = round_ - since
                 self._gains += [(loss - validation_loss) / rounds] * rounds
             self._last_loss = (round_, validation_loss)
+        for report in reports:
+            self._last_seen[report.site] = round_
         if not self._learns:
             return
         if len(begin.members) > 1:
@@ -116,6 +131,7 @@ class Observer:
         for report in reports:
             modelled = self._world.samples_done(report.site, start_s, report.local_s)
             self._speed.learn(report.site, report.samples, modelled)
+            self._own_round_s[report.site] = report.local_s + exchange_s
 
     def learn_links(self, probed: Probed) -> None:
         """Take in what a site has measured of its links."""

@@ -112,6 +112,20 @@ def test_links_as_measured_replace_the_models_and_what_exchanges_are_compared_wi
     assert observe(observer).communication_correction == pytest.approx(2)
 
 
+def test_who_has_taken_part_and_how_long_it_took_is_known(make):
+    observer = make()
+    seen = observe(observer)
+    assert seen.last_seen.tolist() == [0, 0, 0]
+    observer.learn_round(begin(0, 1), 0.0, [report(0, 4), report(1, 4, local_s=2.0)], 1.1, None)
+    after = observe(observer)
+    assert after.last_seen.tolist() == [4, 4, 0]
+    np.testing.assert_allclose(after.own_round_s, [2.1, 3.1, math.nan])
+    # What was observed before does not change with it.
+    assert seen.last_seen.tolist() == [0, 0, 0]
+    assert (seen.kappa, seen.h0) == (10, 5)
+    np.testing.assert_allclose(seen.used_power_w, [2000, 1000, 500])
+
+
 def test_a_member_alone_has_no_exchange_to_learn_from(make):
     observer = make()
     observer.learn_round(begin(0), 0.0, [report(0)], 1e-6, None)
