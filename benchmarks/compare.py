@@ -1,4 +1,4 @@
-"""One scenario under several policies, several seeds, side by side: ``python -m benchmarks.compare``.
+"""One scenario under several policies and seeds, side by side: ``python -m benchmarks.compare``.
 
 Each cell is a run of the real job. A run that does not reach the target within its budget counts as
 never; the median over the seeds is what to compare.
