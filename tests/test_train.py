@@ -7,7 +7,9 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -169,9 +171,11 @@ def test_a_site_that_is_killed_ends_the_run_and_is_named(tmp_path):
 def test_links_that_are_killed_end_the_run_at_once_and_are_named(tmp_path, role):
     with Run(ALONE, *TWO, *ENDLESS, folder=tmp_path) as run:
         run.await_event(events.Round, 2)
+        before = set(Path(tempfile.gettempdir()).glob("netem-*"))
         os.kill(run.pids(role)[0], signal.SIGKILL)
         assert run.end(END_LIMIT_S) not in (0, 3), run.output
         run.assert_gone(5.0)
+    assert [folder for folder in before if not folder.exists()], "the daemon's folder is left"
     failure = run.of(events.Failure)[-1]
     assert failure.kind == "LinksLost"
     assert "the link daemon (process" in failure.text

@@ -205,7 +205,17 @@ class SiteLinks:
         if self._relay is not None:
             self._relay.close()
         if self._membership is not None:
+            if self._membership.lost:
+                self._remove_socket()
             self._membership.close()
+
+    def _remove_socket(self) -> None:
+        """Remove what a daemon that was killed could not remove itself."""
+        assert self._links.socket_path is not None
+        socket_path = Path(self._links.socket_path)
+        socket_path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another site's supervisor has removed it
+            socket_path.parent.rmdir()
 
 
 class LinkWatch:
