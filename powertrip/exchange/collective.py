@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from powertrip.exchange.errors import ExchangeError
-from powertrip.exchange.group import Group
+from powertrip.exchange.group import Group, GroupSum
 
 
 class WeightedMean:
@@ -23,6 +23,7 @@ class WeightedMean:
 
     def __init__(self, size: int, device: torch.device) -> None:
         self._buffer = torch.zeros(size + 1, dtype=torch.float32, device=device)
+        self._sum: GroupSum | None = None
 
     @property
     def nbytes(self) -> int:
@@ -33,6 +34,13 @@ class WeightedMean:
     def update(self) -> torch.Tensor:
         """Where the caller writes its update before `over` and reads the mean after; ``[size]``."""
         return self._buffer[:-1]
+
+    def expect(self, group: Group) -> None:
+        """Get ready for the next mean over a group; that one is quicker for it.
+
+        Only where the next mean over this group is sure to come.
+        """
+        self._over(group).expect()
 
     def over(self, group: Group, weight: float) -> float:
         """Replace `update` by the weighted mean over the group.
@@ -54,7 +62,7 @@ class WeightedMean:
         """
         self.update.mul_(weight)
         self._buffer[-1] = weight
-        group.all_reduce_sum(self._buffer)
+        self._over(group).run()
         total = float(self._buffer[-1])
         if not total > 0:
             raise ExchangeError(
@@ -65,3 +73,8 @@ class WeightedMean:
             )
         self.update.div_(total)
         return total
+
+    def _over(self, group: Group) -> GroupSum:
+        if self._sum is None or self._sum.group is not group:
+            self._sum = group.sum(self._buffer)
+        return self._sum

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from powertrip.exchange.errors import BackendUnusable, ExchangeError
+from powertrip.exchange.sums import Algorithm, MeshSum, RingSum, Sum
 
 Backend = Literal["gloo", "nccl"]
 
@@ -60,6 +61,24 @@ def choose_backend(
     return wanted
 
 
+def choose_algorithm(wanted: Literal["auto", "ring", "mesh"], backend: Backend) -> Algorithm:
+    """A mesh where Gloo moves the tensors: NCCL knows its own hardware best.
+
+    Raises
+    ------
+    BackendUnusable
+        A mesh is asked for, and NCCL is the backend.
+    """
+    if wanted == "auto":
+        return "mesh" if backend == "gloo" else "ring"
+    if wanted == "mesh" and backend != "gloo":
+        raise BackendUnusable(
+            f"exchange.algorithm is mesh, which needs gloo, and the backend is {backend}; write "
+            "exchange.algorithm: ring or exchange.backend: gloo"
+        )
+    return wanted
+
+
 class Group:
     """Collectives among the members of one generation.
 
@@ -78,6 +97,8 @@ class Group:
         This process's own site.
     name
         This site's name, for errors.
+    algorithm
+        How sums are made.
     purpose
         A second group of the same generation needs another purpose.
 
@@ -97,6 +118,7 @@ class Group:
         name: str,
         backend: Backend,
         timeout_s: float,
+        algorithm: Algorithm = "ring",
         purpose: str = "members",
     ) -> None:
         self.generation = generation
@@ -108,8 +130,10 @@ class Group:
         """By `receive` alone."""
         self._name = name
         self._backend = backend
+        self._algorithm = algorithm
         self._timeout = timedelta(seconds=timeout_s)
         self._group: Any = None
+        self._sums: list[GroupSum] = []
         if self.size > 1:
             prefixed = dist.PrefixStore(f"{store_prefix(generation)}/{purpose}", store)
             self._group = self._guard("building the process group", lambda: self._build(prefixed))
@@ -121,49 +145,66 @@ class Group:
         options._timeout = self._timeout
         return dist.ProcessGroupNCCL(store, self.rank, self.size, options)
 
-    def all_reduce_sum(self, tensor: torch.Tensor) -> None:
-        """Sum `tensor` over the members, in place; every member ends with the same bits."""
+    def sum(self, tensor: torch.Tensor, *, channel: int = 0) -> GroupSum:
+        """Sums over the members of `tensor`, in place; every member ends with the same bits.
+
+        Parameters
+        ----------
+        tensor
+            One dimension.
+        channel
+            From 0; sums that are under way at the same time need different ones.
+        """
+        found = GroupSum(self, tensor, channel)
+        self._sums.append(found)
+        return found
+
+    def _new_sum(self, tensor: torch.Tensor, channel: int) -> Sum | None:
         if self.size == 1:
-            return
-        self._run("all-reduce", tensor, lambda staged: self._group.allreduce([staged]))
-        # A ring sends each of the k chunks twice, but for its own.
-        self.bytes_sent += 2 * (self.size - 1) * tensor.nbytes // self.size
+            return None
+        limit_s = self._timeout.total_seconds()
+        if self._algorithm == "ring":
+            return RingSum(self._group, self.size, tensor, limit_s)
+        tags = (1 + 2 * channel, 2 + 2 * channel)
+        return MeshSum(self._group, self.rank, self.size, tensor, limit_s, tags)
 
     def send(self, tensor: torch.Tensor, to_site: int) -> None:
         """Send `tensor` to one member."""
-        peer = self.members.index(to_site)
-        self._run("send", tensor, lambda staged: self._group.send([staged], peer, 0), out=False)
+        peer, staged = self.members.index(to_site), self.staged(tensor)
+        self._run("send", staged, self._timeout, lambda: self._group.send([staged], peer, 0))
         self.bytes_sent += tensor.nbytes
 
-    def receive(self, tensor: torch.Tensor, from_site: int) -> None:
-        """Fill `tensor` with what a member sends."""
-        peer = self.members.index(from_site)
-        self._run("receive", tensor, lambda staged: self._group.recv([staged], peer, 0))
+    def receive(
+        self, tensor: torch.Tensor, from_site: int, *, timeout_s: float | None = None
+    ) -> None:
+        """Fill `tensor` with what a member sends, which it may do as late as `timeout_s`."""
+        peer, staged = self.members.index(from_site), self.staged(tensor)
+        limit = self._timeout if timeout_s is None else timedelta(seconds=timeout_s)
+        self._run("receive", staged, limit, lambda: self._group.recv([staged], peer, 0))
+        if staged is not tensor:
+            tensor.copy_(staged)
         self.bytes_received += tensor.nbytes
 
-    def _run(
-        self,
-        action: str,
-        tensor: torch.Tensor,
-        start: Callable[[torch.Tensor], dist.Work],
-        *,
-        out: bool = True,
-    ) -> None:
-        staged = tensor.cpu() if self._backend == "gloo" else tensor
+    def staged(self, tensor: torch.Tensor) -> torch.Tensor:
+        """`tensor` where the backend can move it: itself, or a copy."""
+        return tensor.cpu() if self._backend == "gloo" else tensor
 
+    def _run(
+        self, action: str, staged: torch.Tensor, limit: timedelta, start: Callable[[], dist.Work]
+    ) -> None:
         def wait() -> None:
-            start(staged).wait(self._timeout)
+            start().wait(limit)
             if staged.is_cuda:
                 torch.cuda.current_stream(staged.device).synchronize()
 
         self._guard(action, wait)
-        if out and staged is not tensor:
-            tensor.copy_(staged)
 
     def _guard(self, action: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
         except RuntimeError as error:  # torch has no narrower type for a lost peer or a timeout
+            # Its frames hold what keeps the connections open, and peers would wait on this site.
+            error.__traceback__ = None
             reason = str(error).strip().splitlines()
             raise ExchangeError(
                 action,
@@ -174,6 +215,8 @@ class Group:
 
     def close(self) -> None:
         """Drop the connections at once: peers that still wait on this site learn of it."""
+        for each in self._sums:
+            each.drop()
         group, self._group = self._group, None
         if group is not None:
             with suppress(RuntimeError):  # a group whose peer died has nothing left to shut down
@@ -189,3 +232,72 @@ class Group:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class GroupSum:
+    """Sums over the members of a group, one after the other, of the same tensor.
+
+    `run` makes one. Its steps are there to be taken apart, so that a sum that is not urgent costs
+    no time: `expect` the addends of others, `begin` by sending one's own, `forward` the sum of
+    one's part, `finish`. All members take the same steps in the same order.
+
+    Parameters
+    ----------
+    group
+        Whose members.
+    tensor, channel
+        See `Group.sum`.
+
+    Raises
+    ------
+    ExchangeError
+        By any step.
+    """
+
+    def __init__(self, group: Group, tensor: torch.Tensor, channel: int) -> None:
+        self.group, self._tensor = group, tensor
+        self._staged = group.staged(tensor)
+        self._sum = group._new_sum(self._staged, channel)
+        self._dropped = False
+
+    def run(self) -> None:
+        """Make a sum at once."""
+        self.begin()
+        self.forward()
+        self.finish()
+
+    def expect(self) -> None:
+        """Get ready for what the others send; the tensor may be filled after that."""
+        if (total := self._of_several()) is not None:
+            self.group._guard("all-reduce", total.expect)
+
+    def begin(self) -> None:
+        """Send this member's addend; the tensor is not to be touched until `finish`."""
+        if (total := self._of_several()) is not None:
+            if self._staged is not self._tensor:
+                self._staged.copy_(self._tensor)
+            self.group._guard("all-reduce", total.begin)
+
+    def forward(self) -> None:
+        """Wait for the addends to this member's part, and send on its sum."""
+        if (total := self._of_several()) is not None:
+            self.group._guard("all-reduce", total.forward)
+
+    def finish(self) -> None:
+        """Wait until the tensor holds the sum."""
+        if (total := self._of_several()) is not None:
+            self.group.bytes_sent += self.group._guard("all-reduce", total.finish)
+            if self._staged is not self._tensor:
+                self._tensor.copy_(self._staged)
+
+    def _of_several(self) -> Sum | None:
+        """What makes the sum; None in a group of one."""
+        if self._dropped:
+            raise ValueError("the group of this sum is closed")
+        return self._sum
+
+    def drop(self) -> None:
+        """Let go of the connections; for the group, when it closes."""
+        self._dropped = True
+        if self._sum is not None:
+            self._sum.drop()

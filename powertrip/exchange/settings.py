@@ -26,6 +26,9 @@ class ExchangeSettings(Settings):
 
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Collectives library: nccl needs a GPU per process; auto takes it where it can, else gloo."""
+    algorithm: Literal["auto", "ring", "mesh"] = "auto"
+    """How updates are added up: ring (the library's all-reduce, 2(k-1) steps among k sites), mesh
+    (two steps, all pairs at once; needs gloo), or auto (mesh with gloo, else ring)."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Seconds after which a collective or the building of a group is given up."""
     probe: ProbeSettings = ProbeSettings()

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from powertrip.exchange.errors import ExchangeError
 from powertrip.exchange.group import Group
+from powertrip.exchange.sums import Algorithm
 
 SITES = 4
 
@@ -37,6 +38,7 @@ class Members:
         members: tuple[int, ...] | None = None,
         timeout_s: float = 20.0,
         generation: int | None = None,
+        algorithm: Algorithm = "mesh",
     ) -> dict[int, Any]:
         """What `work` returned at each site, or the ExchangeError that ended it."""
         generation = generation or self.next_generation()
@@ -52,6 +54,7 @@ class Members:
                     name=f"site-{site}",
                     backend="gloo",
                     timeout_s=timeout_s,
+                    algorithm=algorithm,
                 ) as group:
                     results[site] = work(group)
             except ExchangeError as error:

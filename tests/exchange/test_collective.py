@@ -31,11 +31,12 @@ def test_the_mean_is_weighted_by_samples(members):
     weights = [512, 64, 7]
     results = mean_over(members, updates, weights)
     expected = np.average(updates.astype(np.float64), axis=0, weights=weights)
-    for mean, total, sent in results.values():
+    for mean, total, _ in results.values():
         np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-6)
         assert np.array_equal(mean, results[0][0])
         assert total == 512 + 64 + 7
-        assert sent == 2 * 2 * (2001 + 1) * 4 // 3  # one slot more: the weight
+    # Each of 2 others gets a third of the update and its weight, and each third's sum.
+    assert sum(sent for *_, sent in results.values()) == 3 * 2 * 2 * (2001 + 1) * 4 // 3
 
 
 @settings(max_examples=15, deadline=None)
@@ -83,11 +84,14 @@ def test_an_update_travels_with_one_slot_more():
     assert mean.nbytes == 44
 
 
-def test_a_mean_can_be_used_round_after_round(members):
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_mean_can_be_used_round_after_round(members, ahead):
     def work(group):
         mean = WeightedMean(2, CPU)
         means = []
         for round_ in range(3):
+            if ahead:
+                mean.expect(group)
             mean.update.fill_(float(group.rank + round_))
             mean.over(group, weight=1 + round_)
             means.append(mean.update.tolist())

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from powertrip.errors import InputError
 from powertrip.exchange.errors import BackendUnusable, ExchangeError
-from powertrip.exchange.group import Group, choose_backend, store_prefix
+from powertrip.exchange.group import Group, choose_algorithm, choose_backend, store_prefix
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
 
@@ -57,20 +57,25 @@ def test_which_backend(monkeypatch, wanted, device, own_gpu, nccl, backend):
     assert ("other processes use" in str(e.value)) == (not own_gpu)
 
 
-@pytest.mark.parametrize("k", [2, 3, 4])
-def test_the_sum_is_the_same_bits_at_every_member(members, k):
-    def work(group):
-        tensor = torch.linspace(0, 1, 1001) * (1 + group.rank) / 3
-        group.all_reduce_sum(tensor)
-        return tensor, group.bytes_sent
-
-    results = members.each(tuple(range(k)), work)
-    expected = torch.linspace(0, 1, 1001) * sum(range(1, k + 1)) / 3
-    first = results[0][0]
-    torch.testing.assert_close(first, expected)
-    for tensor, sent in results.values():
-        assert torch.equal(tensor, first)
-        assert sent == 2 * (k - 1) * 1001 * 4 // k
+@pytest.mark.parametrize(
+    ("wanted", "backend", "algorithm"),
+    [
+        ("auto", "gloo", "mesh"),
+        ("auto", "nccl", "ring"),
+        ("ring", "gloo", "ring"),
+        ("ring", "nccl", "ring"),
+        ("mesh", "gloo", "mesh"),
+        ("mesh", "nccl", None),
+    ],
+)
+def test_which_algorithm(wanted, backend, algorithm):
+    if algorithm is not None:
+        assert choose_algorithm(wanted, backend) == algorithm
+        return
+    with pytest.raises(
+        BackendUnusable, match=r"write exchange\.algorithm: ring or exchange\.backend"
+    ):
+        choose_algorithm(wanted, backend)
 
 
 def test_ranks_follow_the_order_of_the_decision(members):
@@ -81,7 +86,7 @@ def test_ranks_follow_the_order_of_the_decision(members):
 def test_a_group_of_one_exchanges_nothing():
     with alone() as group:
         tensor = torch.tensor([1.5, -2.0])
-        group.all_reduce_sum(tensor)
+        group.sum(tensor).run()
         assert tensor.tolist() == [1.5, -2.0]
         assert (group.rank, group.size, group.bytes_sent) == (0, 1, 0)
 
@@ -114,18 +119,22 @@ def test_the_keys_of_a_generation_share_a_prefix(members):
     assert not [key for key in keys if str(generation) in key and not key.startswith("group/")]
 
 
-def test_a_member_that_leaves_makes_the_others_fail_at_once(members):
+@pytest.mark.parametrize("algorithm", ["ring", "mesh"])
+def test_a_member_that_leaves_makes_the_others_fail_at_once(members, algorithm):
     generation = members.next_generation()
 
     def work(group):
+        group.sum(torch.ones(1)).run()  # all are connected
         if group.rank != 1:  # which closes the group
             with pytest.raises(ExchangeError) as caught:
-                group.all_reduce_sum(torch.ones(100_000))
+                group.sum(torch.ones(100_000)).run()
             return caught.value
         return None
 
     started_s = time.monotonic()
-    results = members.each((0, 1, 2), work, timeout_s=50, generation=generation)
+    results = members.each(
+        (0, 1, 2), work, timeout_s=50, generation=generation, algorithm=algorithm
+    )
     for site in (0, 2):
         error = results[site]
         assert (error.action, error.site, error.generation) == (
@@ -137,7 +146,8 @@ def test_a_member_that_leaves_makes_the_others_fail_at_once(members):
     assert time.monotonic() - started_s < 20
 
 
-def test_a_member_that_is_silent_makes_the_others_fail_in_time(members):
+@pytest.mark.parametrize("algorithm", ["ring", "mesh"])
+def test_a_member_that_is_silent_makes_the_others_fail_in_time(members, algorithm):
     release = threading.Event()
 
     def work(group):
@@ -145,11 +155,11 @@ def test_a_member_that_is_silent_makes_the_others_fail_in_time(members):
             release.wait(30)
         else:
             try:
-                group.all_reduce_sum(torch.ones(4))
+                group.sum(torch.ones(4)).run()
             finally:
                 release.set()
 
-    results = members.each((0, 1), work, timeout_s=0.5)
+    results = members.each((0, 1), work, timeout_s=0.5, algorithm=algorithm)
     assert isinstance(results[0], ExchangeError)
     assert results[1] is None
 
@@ -169,7 +179,7 @@ def test_a_group_can_be_built_after_one_that_failed(members):
 
     def work(group):
         tensor = torch.ones(1)
-        group.all_reduce_sum(tensor)
+        group.sum(tensor).run()
         return tensor.item()
 
     assert members.each((0, 1, 2), work) == {0: 3.0, 1: 3.0, 2: 3.0}
@@ -195,7 +205,7 @@ def test_two_groups_of_one_generation_do_not_meet(members):
         for purpose, add in (("handover", 1.0), ("members", 10.0)):
             tensor = torch.full((1,), add)
             with build(site, purpose) as group:
-                group.all_reduce_sum(tensor)
+                group.sum(tensor).run()
             sums[site, purpose] = tensor.item()
 
     threads = [threading.Thread(target=work, args=(site,)) for site in (0, 1)]
@@ -209,7 +219,7 @@ def test_two_groups_of_one_generation_do_not_meet(members):
 def test_30_generations_leave_no_descriptors_and_no_threads(members):
     def build():
         def work(group):
-            group.all_reduce_sum(torch.ones(10))
+            group.sum(torch.ones(10)).run()
 
         assert set(members.each((0, 1, 2), work).values()) == {None}
 
