@@ -1,18 +1,26 @@
-"""The command line: ``powertrip config``, ``powertrip train``."""
+"""The command line: ``powertrip config``, ``train``, ``plan`` and ``replay``."""
 
 from __future__ import annotations
 
+import io
+import re
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from powertrip import __version__
+from powertrip.errors import InputError, PowerTripError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     help="Train one model across sites whose power and links change by the hour.",
 )
 
@@ -62,10 +70,138 @@ def train(
     raise typer.Exit(launch(config, overrides or [], json_summary=json))
 
 
+_TIME = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+_LONGEST_S = 1e9
+
+
+def run_seconds(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``15m``, ``2h`` or ``1h30m``.
+
+    Raises
+    ------
+    InputError
+        It is no such time, or one beyond 1e9 s.
+    """
+    found = _TIME.fullmatch(text.strip())
+    if found is None or not any(found.groups()):
+        raise InputError(f"--at: {text!r} is no time; write seconds, or 15m, 2h, 1h30m")
+    seconds = sum(
+        float(part or 0) * unit_s
+        for part, unit_s in zip(found.groups(), (3600, 60, 1), strict=True)
+    )
+    if seconds > _LONGEST_S:
+        raise InputError(f"--at: {text!r} is more than {_LONGEST_S:g} s")
+    return seconds
+
+
+@app.command()
+def plan(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SCENARIO] [KEY.SUB=VALUE]",
+            help="Scenario (YAML; default: the packaged one), and settings that replace its own.",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    at: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Run time of the decision: seconds, or 15m, 2h. Power is read from the traces at "
+            "this time multiplied by world.time_scale.",
+        ),
+    ] = "0",
+    members: Annotated[
+        str,
+        typer.Option(
+            metavar="SITE,SITE,...",
+            help="The members at present, to see what a change costs and what margins hold; "
+            "default: none, as at the start.",
+        ),
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Show what a run would decide, and why, without training.
+
+    The ranking of the sites, the numbers of members that are compared, the members and their work.
+    Links are the scenario's network model, and nothing is measured: a run that has measured its
+    links and speeds may decide otherwise.
+    """
+    scenario, overrides = _scenario(words or [], config)
+
+    from powertrip.runtime.preview import plan_run
+    from powertrip.runtime.setup import Setup
+    from powertrip.telemetry.plan_table import show_plan
+
+    current = [name.strip() for name in members.split(",") if name.strip()]
+    found = plan_run(Setup.resolve(scenario, overrides), time_s=run_seconds(at), members=current)
+    if json:
+        typer.echo(found.model_dump_json())
+    else:
+        show_plan(found, _terminal())
+
+
+@app.command()
+def replay(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a run, or its events.jsonl.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="selection.KEY=VALUE", help="Settings that replace the run's own."),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Short for selection.policy=...; default: the run's own policy."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON a decision.")] = False,
+) -> None:
+    """Show what another policy would have decided on a recorded run's observations.
+
+    Each decision is judged by itself, from what the run had seen at that moment: its members, gains
+    and measurements, whatever the other policy had chosen before. So this tells where policies
+    differ, not how a run under the other one would have gone on. Only what a policy remembers of
+    its last decision (such as its patience) is its own.
+    """
+    from powertrip.runtime.replay import replay as replayed
+    from powertrip.telemetry.replay_table import show_replay
+
+    changes = [*(overrides or []), *([] if policy is None else [f"selection.policy={policy}"])]
+    decisions = replayed(run, changes)
+    if json:
+        for decision in decisions:
+            typer.echo(decision.model_dump_json())
+    else:
+        folder = run if run.is_dir() else run.parent
+        show_replay(folder.resolve().name, decisions, _terminal())
+
+
+def _scenario(words: list[str], config: Path | None) -> tuple[Path | None, list[str]]:
+    """Tell a scenario's path from settings, which hold a `=`."""
+    paths = [Path(word) for word in words if "=" not in word]
+    if config is not None:
+        paths.append(config)
+    if len(paths) > 1:
+        raise InputError(
+            f"{len(paths)} scenarios were named: {', '.join(map(str, paths))}; name one "
+            "(settings are written KEY.SUB=VALUE)"
+        )
+    if paths and not paths[0].exists():
+        raise InputError(f"there is no scenario {paths[0]} (settings are written KEY.SUB=VALUE)")
+    return (paths[0] if paths else None), [word for word in words if "=" in word]
+
+
+def _terminal() -> Console:
+    from powertrip.telemetry.live import terminal
+
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a site's name may have letters that it lacks
+        sys.stdout.reconfigure(errors="replace")
+    return terminal(sys.stdout)
+
+
 def main() -> None:
     """The console script."""
-    from powertrip.errors import PowerTripError
-
     try:
         app()
     except PowerTripError as error:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ import yaml
 from typer.testing import CliRunner
 
 from powertrip import __version__, cli
-from powertrip.config import load_config
-from powertrip.errors import ConfigError
+from powertrip.config import default_path, load_config
+from powertrip.errors import ConfigError, InputError
 
 
 @dataclass
@@ -40,6 +41,8 @@ def powertrip(monkeypatch, capsys):
         "import powertrip.runtime.supervisor",
         "import sys; sys.argv[1:] = ['--help']; from powertrip.cli import main; main()",
         "import sys; sys.argv[1:] = ['config']; from powertrip.cli import main; main()",
+        "import sys; sys.argv[1:] = ['plan', '--help']; from powertrip.cli import main; main()",
+        "import powertrip.runtime.replay, powertrip.telemetry.replay_table",
     ],
 )
 def test_nothing_light_imports_torch(code):
@@ -55,8 +58,7 @@ def test_nothing_light_imports_torch(code):
 def test_help_names_the_commands():
     done = CliRunner().invoke(cli.app, ["--help"])
     assert done.exit_code == 0
-    assert "config" in done.output
-    assert "train" in done.output
+    assert all(command in done.output for command in ("config", "train", "plan", "replay"))
 
 
 def test_the_version():
@@ -130,6 +132,89 @@ def test_train_refuses_bad_settings_before_anything_starts(powertrip, tmp_path):
     assert "count is 9 but the list has only 8 sites" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("90", 90), ("1.5s", 1.5), ("15m", 900), ("2h", 7200), ("1h30m5", 5405)],
+)
+def test_times_of_a_run(text, seconds):
+    assert cli.run_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1e3", "5m2h", "nan", "9" * 400])
+def test_what_is_no_time_of_a_run(text):
+    with pytest.raises(InputError, match="--at: "):
+        cli.run_seconds(text)
+
+
+def test_plan_takes_a_file_and_settings_in_any_order():
+    path = str(default_path())
+    first, second = (
+        cli_output("plan", "--json", *words)
+        for words in (
+            (path, "selection.policy=static-k", "selection.k=2", "--at", "2m"),
+            ("selection.policy=static-k", "--config", path, "selection.k=2", "--at", "120"),
+        )
+    )
+    assert first == second
+    plan = json.loads(first)
+    assert (plan["policy"], plan["time_s"], len(plan["members"])) == ("static-k", 120.0, 2)
+    told = cli_output("plan", "selection.policy=static-k", "--members", "tokyo, iowa")
+    assert "members at present: tokyo, iowa\n" in told
+    assert "reason: the best 4 of 8 usable sites\n" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nowhere.yaml",), "there is no scenario nowhere.yaml"),
+        (("a.yaml", "b.yaml"), "2 scenarios were named: a.yaml, b.yaml; name one"),
+        (("a.yaml", "--config", "b.yaml"), "2 scenarios were named: a.yaml, b.yaml; name one"),
+        (("selection.polcy=all",), "did you mean policy?"),
+        (("--at", "soon"), "--at: 'soon' is no time; write seconds, or 15m, 2h, 1h30m"),
+        (("--members", "iowa,tokio"), "there is no site 'tokio'; did you mean tokyo?"),
+    ],
+)
+def test_plan_refuses_what_it_does_not_know(powertrip, arguments, said):
+    done = powertrip("plan", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.startswith("powertrip: ")
+
+
+def test_replay_hands_on_the_policy_and_prints_a_line_a_decision(monkeypatch, tmp_path):
+    from powertrip.runtime import replay
+    from powertrip.telemetry.replay_table import Answer, Replayed
+
+    calls = []
+
+    def fake(run, overrides):
+        calls.append((run, overrides))
+        answer = Answer(
+            policy="all", members=("a",), steps=(1,), deadline_s=None, predicted_round_s=1.0,
+            reason="so",
+        )  # fmt: skip
+        for round_ in (1, 3):
+            yield Replayed(
+                time_s=0.0, round=round_, generation=1, sites=("a",), then=answer, now=answer,
+                agree=True,
+            )  # fmt: skip
+
+    monkeypatch.setattr(replay, "replay", fake)
+    run = str(tmp_path)
+    told = cli_output("replay", run, "selection.k=3", "--policy", "static-k", "--json")
+    assert [json.loads(line)["round"] for line in told.splitlines()] == [1, 3]
+    assert calls == [(tmp_path, ["selection.k=3", "selection.policy=static-k"])]
+    told = cli_output("replay", run)
+    assert told.startswith(f"{tmp_path.name}: all then, all now\n")
+    assert "2 of 2 decisions have the same members\n" in told
+
+
+def test_replay_of_no_run_ends_with_exit_code_2_and_no_traceback(powertrip, tmp_path):
+    done = powertrip("replay", str(tmp_path), "--policy", "all")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"powertrip: {tmp_path} is no recorded run, ")
 
 
 def test_errors_of_the_project_end_with_their_exit_code(monkeypatch, capsys):

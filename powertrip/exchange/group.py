@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -140,6 +141,8 @@ class Group:
 
     def _build(self, store: dist.Store) -> Any:
         if self._backend == "gloo":
+            # All addresses in one request: by default Gloo fetches one after the other.
+            os.environ["GLOO_ENABLE_STORE_V2_API"] = "1"
             return dist.ProcessGroupGloo(store, self.rank, self.size, self._timeout)
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = self._timeout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from powertrip.runtime.errors import DigestMismatch
@@ -42,17 +42,20 @@ class RoundAccount:
     local_s: tuple[float, ...]
 
 
-def measured_times(reports: Sequence[Report]) -> RoundTimes:
+def measured_times(reports: Sequence[Report], newcomers: Collection[int] = ()) -> RoundTimes:
     """The critical path of a round, from the members' reports.
 
     The last member to arrive in an exchange does not wait for others: the shortest exchange is the
     exchange itself, and the rest of the others' is waiting for the slowest member's training.
+    Likewise newcomers wait for the model while the others are still in the round before, so that a
+    rebuild is what those others have waited.
     """
+    stayed = [r.rebuild_s for r in reports if r.site not in newcomers]
     return RoundTimes(
         local_s=max(r.local_s for r in reports),
         exchange_s=min(r.exchange_s for r in reports),
         evaluation_s=max(r.evaluation_s for r in reports),
-        rebuild_s=max(r.rebuild_s for r in reports),
+        rebuild_s=max(stayed) if stayed else min(r.rebuild_s for r in reports),
     )
 
 

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 import torch.distributed as dist
 
 from powertrip.runtime.errors import ControlPlaneError, CoordinatorSilent
-from powertrip.runtime.messages import Entry, Mail, Stop, decode_entry, decode_mail
+from powertrip.runtime.messages import Begin, Commit, Entry, Mail, Stop, decode_entry, decode_mail
 
 ENTRIES_KEPT = 64
 """Entries of the log that stay readable; sites follow it at once, so a few would do."""
@@ -91,10 +91,20 @@ class LogReader:
         This site's name, for errors.
     silence_limit_s
         How long the coordinator may say nothing.
+    on_begin
+        Called by the thread with every generation as soon as it is announced.
     """
 
-    def __init__(self, connect: StoreFactory, *, site: str, silence_limit_s: float) -> None:
+    def __init__(
+        self,
+        connect: StoreFactory,
+        *,
+        site: str,
+        silence_limit_s: float,
+        on_begin: Callable[[Begin], None] | None = None,
+    ) -> None:
         self._connect = connect
+        self._on_begin = on_begin
         self._site = site
         self._limit_s = silence_limit_s
         self._queue: SimpleQueue[Entry | ControlPlaneError] = SimpleQueue()
@@ -107,14 +117,18 @@ class LogReader:
     def _follow(self) -> None:
         try:
             store = self._connect()
+            store.set_timeout(timedelta(seconds=_SLICE_S))
             index = 0
             while not self._closed.is_set():
-                key = f"log/{index}"
                 try:
-                    store.wait([key], timedelta(seconds=_SLICE_S))
+                    # Not `wait` first, which `get` does by itself: far sites pay a trip for it.
+                    data = store.get(f"log/{index}")
                 except dist.DistStoreError:
                     continue  # nothing new in this slice; a lost connection is another error
-                entry = decode_entry(store.get(key))
+                entry = decode_entry(data)
+                begin = entry.begin if isinstance(entry, Commit) else entry
+                if isinstance(begin, Begin) and self._on_begin is not None:
+                    self._on_begin(begin)
                 self._queue.put(entry)
                 if isinstance(entry, Stop):  # the last entry there is
                     self.stop_seen.set()

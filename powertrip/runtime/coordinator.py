@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from powertrip import __version__
 from powertrip.errors import PowerTripError
+from powertrip.exchange.group import store_prefix
 from powertrip.runtime.accounts import RoundAccount, round_event
 from powertrip.runtime.control import Inbox, Log, StoreFactory, delete_prefix
 from powertrip.runtime.errors import ControlPlaneError, LinksLost, SiteFailed, SitesSilent
@@ -33,7 +37,8 @@ from powertrip.runtime.setup import Setup
 from powertrip.runtime.surveys import Surveys
 from powertrip.runtime.timekeeping import MeasuredTime, ModelledTime, Timekeeper
 from powertrip.selection.policy import build_policy
-from powertrip.selection.types import Decision
+from powertrip.selection.replan import reason_to_replan
+from powertrip.selection.types import Decision, Observation
 from powertrip.telemetry import events
 from powertrip.telemetry.events import Outcome
 from powertrip.telemetry.report import Summary
@@ -45,6 +50,29 @@ BUDGET_EXIT_CODE = 3
 
 _PROBE_SLACK_S = 10.0  # for the sites' answers, beyond the limit of the measurement itself
 _LAG_SHARE = 0.2  # of local training, beyond which the emulated pace is not the modelled one
+
+
+@dataclass(frozen=True)
+class _Generation:
+    """A decision that has been published.
+
+    Attributes
+    ----------
+    begin
+        What the sites were told.
+    decision, made_from
+        What was decided, and what was seen then.
+    rebuild
+        Whether it needs another process group than the one before.
+    event
+        Its record.
+    """
+
+    begin: Begin
+    decision: Decision
+    made_from: Observation
+    rebuild: bool
+    event: events.Decision
 
 
 class Interrupted(PowerTripError):
@@ -89,9 +117,7 @@ class Coordinator:
         self._policy = build_policy(self._config.selection)
         self._target = self._config.goal.target
 
-        self._decision: Decision | None = None
         self._generation = 0
-        self._members: tuple[int, ...] = ()
         self._holders: set[int] = set()
         self._round = 0
         self._stop: Stop | None = None
@@ -200,68 +226,112 @@ class Coordinator:
             )
 
     def _train(self) -> tuple[Outcome, int]:
-        while True:
-            decision, begin, rebuild = self._decide()
-            for round_ in range(begin.first_round, begin.first_round + begin.rounds):
-                reports = self._collect(begin, round_)
-                if reports is None:
-                    return self._interrupted()
-                end = self._commit(decision, begin, reports, rebuild=rebuild)
-                if end is not None:
-                    return end
-                rebuild = False
+        """Round after round; decisions are made a round ahead, so that no site waits for one."""
+        generation = following = self._decide(1, None)
+        self._log.append(generation.begin)
+        self._telemetry.emit(generation.event)
+        for round_ in itertools.count(1):
+            reports = self._collect(generation.begin, round_)
+            if reports is None:
+                return self._interrupted()
+            account, event = self._account(generation, reports)
+            end = self._end_after(event)
+            if end is not None:
+                self._publish_stop(after_round=round_, holders=generation.begin.members)
+                self._record(generation, reports, account, event)
+                return end
+            after_next = self._decide_ahead(round_ + 2, following)
+            self._log.append(
+                Commit(
+                    generation=generation.begin.generation,
+                    round=round_,
+                    begin=None if after_next is None else after_next.begin,
+                )
+            )
+            self._record(generation, reports, account, event)
+            generation = following
+            if after_next is not None:
+                self._telemetry.emit(after_next.event)
+                following = after_next
+        raise AssertionError("rounds do not end by themselves")
 
-    def _decide(self) -> tuple[Decision, Begin, bool]:
-        """Decide, publish the new generation, record it; returns whether its group is new."""
-        self._generation += 1
-        goal = self._config.goal
-        observation = self._observer.observe(
+    def _decide_ahead(self, first_round: int, standing: _Generation) -> _Generation | None:
+        """Decide on a round to come, where that is due; `standing` governs the round before it."""
+        if first_round > self._config.goal.max_rounds:
+            return None
+        early = None
+        if first_round - standing.begin.first_round < standing.decision.rounds:
+            now = self._observe(first_round, standing)
+            early = reason_to_replan(standing.made_from, now, self._config.selection)
+            if early is None:
+                return None
+        return self._decide(first_round, standing, early=early)
+
+    def _observe(self, first_round: int, standing: _Generation | None) -> Observation:
+        return self._observer.observe(
             time_s=self._time.now_s(),
-            next_round=self._round + 1,
-            generation=self._generation,
-            members=self._members,
-            previous=self._decision,
+            next_round=first_round,
+            generation=self._generation + 1,
+            members=() if standing is None else standing.begin.members,
+            previous=None if standing is None else standing.decision,
         )
+
+    def _decide(
+        self, first_round: int, standing: _Generation | None, *, early: str | None = None
+    ) -> _Generation:
+        """Decide; what the sites must know of it is for the caller to publish."""
+        observation = self._observe(first_round, standing)
         started_s = time.perf_counter()
         decision = self._policy.decide(observation)
         decide_s = time.perf_counter() - started_s
-        rebuild = set(decision.members) != set(self._members)
+        self._generation += 1
+        before = () if standing is None else standing.begin.members
+        rebuild = set(decision.members) != set(before)
         begin = Begin(
             generation=self._generation,
             members=decision.members,
             steps=decision.work.steps,
             deadline_s=decision.work.deadline_s,
-            first_round=self._round + 1,
-            rounds=min(decision.rounds, goal.max_rounds - self._round),
-            transfers=plan_transfers(decision.members, self._holders),
-            clock_s=self._time.begin(rebuild=rebuild),
+            half=self._half(decision.members),
+            first_round=first_round,
+            transfers=plan_transfers(decision.members, before or self._holders),
+            clock_s=self._time.announce(
+                self._generation,
+                rebuild=rebuild,
+                meanwhile=None if standing is None else standing.begin,
+                round_=first_round - 1,
+            ),
         )
-        self._log.append(begin)
         names = self._world.names
-        self._telemetry.emit(
-            events.Decision(
-                time_s=observation.time_s,
-                generation=self._generation,
-                round=begin.first_round,
-                members=tuple(names[site] for site in decision.members),
-                policy=decision.policy,
-                reason=decision.reason,
-                predicted_round_s=decision.predicted_round_s,
-                rounds=begin.rounds,
-                steps=begin.steps,
-                deadline_s=begin.deadline_s,
-                candidates=tuple(
-                    events.Candidate(**candidate.to_json()) for candidate in decision.candidates
-                ),
-                decide_s=decide_s,
-                power_w=dict(zip(names, observation.power_w.tolist(), strict=True)),
-                throughput=dict(zip(names, observation.throughput.tolist(), strict=True)),
-                communication_correction=observation.communication_correction,
-                observation=observation.to_json(),
-            )
+        event = events.Decision(
+            time_s=observation.time_s,
+            generation=self._generation,
+            round=begin.first_round,
+            members=tuple(names[site] for site in decision.members),
+            policy=decision.policy,
+            reason=decision.reason,
+            early=early,
+            predicted_round_s=decision.predicted_round_s,
+            rounds=decision.rounds,
+            steps=begin.steps,
+            deadline_s=begin.deadline_s,
+            candidates=tuple(
+                events.Candidate(**candidate.to_json()) for candidate in decision.candidates
+            ),
+            decide_s=decide_s,
+            power_w=dict(zip(names, observation.power_w.tolist(), strict=True)),
+            throughput=dict(zip(names, observation.throughput.tolist(), strict=True)),
+            communication_correction=observation.communication_correction,
+            observation=observation.to_json(),
         )
-        self._decision, self._members = decision, decision.members
-        return decision, begin, rebuild
+        return _Generation(begin, decision, observation, rebuild, event)
+
+    def _half(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """Half of the members, drawn afresh, whose mean update is to be tried."""
+        if not self._config.selection.tries_halves or len(members) < 2:
+            return ()
+        draw = random.Random(f"{self._config.seed}/{self._generation}")
+        return tuple(sorted(draw.sample(members, len(members) // 2)))
 
     def _collect(self, begin: Begin, round_: int) -> list[Report] | None:
         """All members' reports of a round; None if the run stops and they do not come in time."""
@@ -304,7 +374,7 @@ class Coordinator:
         if isinstance(mail, StopRequest):
             self._signal = self._signal or mail.signal
         elif isinstance(mail, Probed):
-            self._observer.learn_links(mail)
+            self._observer.learn_links(mail, time_s=self._time.now_s())
             measured = self._surveys.take(mail, self._time.now_s())
             if measured is not None:
                 self._links_measured = True
@@ -320,36 +390,48 @@ class Coordinator:
             self._farewells.append(mail)
         return mail
 
-    def _commit(
-        self, decision: Decision, begin: Begin, reports: list[Report], *, rebuild: bool
-    ) -> tuple[Outcome, int] | None:
-        """Record a round, let the members go on or stop them, and account for it."""
-        account = self._time.account(begin, reports)
+    def _account(
+        self, generation: _Generation, reports: list[Report]
+    ) -> tuple[RoundAccount, events.Round]:
+        """Take in a round that all members have done."""
+        account = self._time.account(generation.begin, reports)
         event = round_event(
             reports,
             self._world,
             account=account,
-            predicted_round_s=decision.predicted_round_s,
+            predicted_round_s=generation.decision.predicted_round_s,
         )
         self._round = event.round
-        self._holders = set(begin.members)
-        end = self._end_after(event)
-        if end is not None:
-            self._publish_stop(after_round=event.round, holders=begin.members)
-        else:
-            self._log.append(Commit(generation=begin.generation, round=event.round))
-        if rebuild:
-            self._record_rebuild(begin, reports, account)
-        self._telemetry.emit(event)
-        self._warn_of_lag(reports, event)
+        self._holders = set(generation.begin.members)
         self._observer.learn_round(
-            begin,
+            generation.begin,
             account.start_s + account.times.rebuild_s,
             reports,
             account.times.exchange_s,
             event.validation_loss,
+            time_s=event.time_s,
         )
-        return end
+        if self._is_first(generation, event):
+            self._observer.learn_rebuild(account.times.rebuild_s, time_s=account.end_s)
+        return account, event
+
+    def _record(
+        self,
+        generation: _Generation,
+        reports: list[Report],
+        account: RoundAccount,
+        event: events.Round,
+    ) -> None:
+        """Tell of a round, once nobody waits for it any more."""
+        if self._is_first(generation, event):
+            self._record_rebuild(generation.begin, reports, account)
+        self._telemetry.emit(event)
+        self._warn_of_lag(reports, event)
+
+    @staticmethod
+    def _is_first(generation: _Generation, event: events.Round) -> bool:
+        """Whether the round is the first one of a process group."""
+        return generation.rebuild and event.round == generation.begin.first_round
 
     def _end_after(self, event: events.Round) -> tuple[Outcome, int] | None:
         goal = self._config.goal
@@ -368,7 +450,8 @@ class Coordinator:
     def _record_rebuild(
         self, begin: Begin, reports: Sequence[Report], account: RoundAccount
     ) -> None:
-        delete_prefix(self._store, "group")  # every member is connected: nobody reads them again
+        # Every member is connected: nobody reads the group's keys again.
+        delete_prefix(self._store, store_prefix(begin.generation))
         names = self._world.names
         self._telemetry.emit(
             events.Rebuild(
@@ -380,7 +463,6 @@ class Coordinator:
                 join_bytes=sum(report.joined_bytes for report in reports),
             )
         )
-        self._observer.learn_rebuild(account.times.rebuild_s)
 
     def _warn_of_lag(self, reports: Sequence[Report], event: events.Round) -> None:
         slow = max(reports, key=lambda report: report.lag_s)

@@ -41,7 +41,10 @@ class Probe(Message):
 
 
 class Begin(Message):
-    """A new generation: who trains, on what terms, for how many rounds."""
+    """A new generation: who trains from which round on, and on what terms.
+
+    It holds until another one does.
+    """
 
     kind: Literal["begin"] = "begin"
     generation: int
@@ -50,11 +53,13 @@ class Begin(Message):
     """Local steps per member, in order; null where the members have deadlines."""
     deadline_s: tuple[float, ...] | None
     """Seconds after the round's start at which each member's local training ends."""
+    half: tuple[int, ...] = ()
+    """Half of the members, whose mean update is tried beside that of all; empty for no trial."""
     first_round: int
-    rounds: int
     transfers: tuple[Transfer, ...]
     clock_s: float
-    """The training clock at the moment of publication."""
+    """The training clock: at the moment of publication, or, where it is modelled, at the beginning
+    of the first round."""
 
 
 class Commit(Message):
@@ -63,6 +68,9 @@ class Commit(Message):
     kind: Literal["commit"] = "commit"
     generation: int
     round: int
+    begin: Begin | None = None
+    """The generation that begins with round `round + 2`, where another one does: whoever has read
+    this commit knows what the next two rounds are."""
 
 
 class Stop(Message):
@@ -112,6 +120,21 @@ class Tally(Message):
     count: int
 
 
+class Trial(Message):
+    """One member's share of trying the mean of half of the last round's updates.
+
+    The losses are those of the model at the start of that round, and of what the mean of all
+    updates, of one half and of the other would have made of it.
+    """
+
+    part: float
+    """Mean number of updates in a half."""
+    before: Tally
+    all: Tally
+    half_a: Tally
+    half_b: Tally
+
+
 class Report(Message):
     """One member's account of a round."""
 
@@ -122,6 +145,8 @@ class Report(Message):
     steps: int
     samples: int
     loss: float
+    loss_rms: float
+    """Root of the mean squared loss per sample."""
     local_s: float
     lag_s: float
     """Seconds by which local training ended after its modelled end."""
@@ -129,10 +154,15 @@ class Report(Message):
     evaluation_s: float
     bytes_sent: int
     digest: str
+    update_norm: float
+    """Of the mean update."""
+    layer_norms: tuple[float, ...] = ()
+    """The same for each parameter of the model, from the first member alone."""
+    trial: Trial | None = None
     validation: Tally | None
     test: Tally | None
     rebuild_s: float
-    """Seconds for building the group and fetching the model, in a generation's first round."""
+    """Seconds of waiting for the group and the model, in a generation's first round."""
     joined_bytes: int
     """Bytes that this member received as a newcomer, in a generation's first round."""
 

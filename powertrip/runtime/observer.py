@@ -6,16 +6,19 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from powertrip.config import Config
 from powertrip.runtime.estimates import Correction, LinkEstimates
 from powertrip.runtime.membership import HUB
-from powertrip.runtime.messages import Begin, Probed, Ready, Report
+from powertrip.runtime.messages import Begin, Probed, Ready, Report, Tally, Trial
 from powertrip.runtime.round_model import RoundModel
-from powertrip.selection.kappa import prior_h0
-from powertrip.selection.round_time import star_delays_s
+from powertrip.selection.kappa import KappaEstimator, prior_h0
+from powertrip.selection.lookahead import HISTORY_ROWS, SAMPLES_A_SEASON
 from powertrip.selection.types import Decision, Observation
 from powertrip.world.world import World
+
+_SHORTEST_REBUILD_S = 1e-3  # one that training hides takes no time; its ratio to another needs some
 
 
 class Observer:
@@ -34,26 +37,35 @@ class Observer:
         self._update_bytes = ready[HUB].update_bytes
         self._samples = np.array([r.samples for r in ready])
         self._base_steps = np.array([r.steps for r in ready])
-        self._links = LinkEstimates(world)
-        self._star = self._links.star(HUB)
         self._distance_m = world.distance_m(HUB)
+        self.round_model = RoundModel(
+            world, config, update_bytes=self._update_bytes, backend=ready[HUB].backend
+        )
+
+        sites = len(world.names)
+        self._learns = config.selection.clock == "measured"
+        self._links = LinkEstimates(world, interval_s=config.exchange.probe.interval_s)
+        self._exchange = Correction(model_off=1.5)
+        self._speed = Correction(sites, model_off=1.3)
+        self._rebuild = Correction(model_off=3.0)
+        self._last_seen = np.zeros(sites, dtype=np.int64)
+        self._own_round_s = np.full(sites, np.nan)
+
         self._gains: list[float] = []
         self._last_loss: tuple[int, float] | None = None
-        self._exchange = Correction()
-        self._speed = Correction(len(world.names))
-        self._rebuild_s = config.runtime.rebuild_s
-        self._last_seen = np.zeros(len(world.names), dtype=np.int64)
-        self._own_round_s = np.full(len(world.names), np.nan)
+        self._loss_rms = np.full(sites, np.nan)
+        self._update_norms: list[float] = []
+        self._layer_norms: list[tuple[float, ...]] = []
+        self._kappa = KappaEstimator(config.selection.kappa)
+        self._trials = 0
         outer = config.outer
         momentum = outer.momentum if outer.kind == "nesterov" else 0.0
         self._h0 = config.selection.h0 or prior_h0(momentum)
-        self._learns = config.selection.clock == "measured"
-        self.round_model = RoundModel(world, config, update_bytes=self._update_bytes)
 
     @property
     def rebuild_s(self) -> float:
-        """What a change of the members is expected to cost."""
-        return self._rebuild_s
+        """What a change of the members costs by the settings."""
+        return self._config.runtime.rebuild_s
 
     def observe(
         self,
@@ -65,21 +77,24 @@ class Observer:
         previous: Decision | None,
     ) -> Observation:
         """Everything a policy may know at this moment of the training clock."""
+        star = self._links.star(HUB, time_s)
+        pair_rtt_s, pair_bandwidth = self._between(time_s) or (None, None)
+        power_history, history_step_s = self._power_history(time_s)
         return Observation(
             time_s=time_s,
             round=next_round,
             generation=generation,
             hub=HUB,
             power_w=self._world.power_w(time_s),
-            throughput=self._world.throughput(time_s) * self._speed.factors,
+            throughput=self._world.throughput(time_s) * self._speed.factors(time_s),
             full_speed=self._world.full_speed,
             samples=self._samples,
-            rtt_s=self._star.rtt_s,
-            up=self._star.up,
-            down=self._star.down,
-            reachable=self._star.reachable & (self._samples > 0),
+            rtt_s=star.rtt_s,
+            up=star.up,
+            down=star.down,
+            reachable=star.reachable & (self._samples > 0),
             distance_m=self._distance_m,
-            communication_correction=float(self._exchange.factors[0]),
+            communication_correction=float(self._exchange.factors(time_s)[0]),
             update_bytes=self._update_bytes,
             batch_size=self._config.training.batch_size,
             base_steps=self._base_steps,
@@ -87,16 +102,24 @@ class Observer:
             members=members,
             previous=previous,
             gains=np.array(self._gains, dtype=float),
-            rebuild_s=self._rebuild_s,
+            rebuild_s=self._expected_rebuild_s(time_s),
             seed=self._config.seed,
             names=self._world.names,
+            loss_rms=self._loss_rms,
             last_seen=self._last_seen,
             own_round_s=self._own_round_s,
-            kappa=self._config.selection.kappa,
+            update_norms=np.array(self._update_norms, dtype=float),
+            layer_norms=np.array(self._layer_norms, dtype=float),
+            kappa=self._kappa.kappa if self._trials else self._config.selection.kappa,
             h0=self._h0,
             used_power_w=self._world.used_power_w(time_s),
             carbon_g_per_j=self._world.carbon_g_per_j(time_s),
             price_per_j=self._world.price_per_j(time_s),
+            power_history=power_history,
+            history_step_s=history_step_s,
+            exchange_model=self.round_model.exchange_model,
+            pair_rtt_s=pair_rtt_s,
+            pair_bandwidth=pair_bandwidth,
         )
 
     def learn_round(
@@ -106,8 +129,72 @@ class Observer:
         reports: Sequence[Report],
         exchange_s: float,
         validation_loss: float | None,
+        *,
+        time_s: float,
     ) -> None:
-        """Take in a committed round: its speeds, its exchange and its progress."""
+        """Take in a committed round: its progress, its speeds and its exchange.
+
+        Parameters
+        ----------
+        begin
+            The generation.
+        start_s
+            When its members began to train.
+        reports
+            One per member, in the members' order.
+        exchange_s
+            How long the exchange itself took.
+        validation_loss
+            After it; None where it was not evaluated.
+        time_s
+            When it ended.
+        """
+        self._learn_progress(reports, validation_loss)
+        if not self._learns:
+            return
+        if len(begin.members) > 1:
+            model = self.round_model.exchange(self._links.star(HUB, time_s), self._between(time_s))
+            self._exchange.learn(0, exchange_s, model.set_s(begin.members), time_s)
+        for report in reports:
+            modelled = self._world.samples_done(report.site, start_s, report.local_s)
+            self._speed.learn(report.site, report.samples, modelled, time_s)
+            self._own_round_s[report.site] = report.local_s + exchange_s
+
+    def learn_links(self, probed: Probed, *, time_s: float) -> None:
+        """Take in what a site has measured of its links."""
+        if self._learns:
+            self._links.learn(probed.site, probed.rtt_s, probed.bandwidth, time_s)
+
+    def learn_rebuild(self, seconds: float, *, time_s: float) -> None:
+        """Take in what a change of the members has really cost."""
+        if self._learns:
+            measured_s = max(seconds, _SHORTEST_REBUILD_S)
+            self._rebuild.learn(0, measured_s, self._rebuild_prior_s, time_s)
+
+    @property
+    def _rebuild_prior_s(self) -> float:
+        return max(self.rebuild_s, _SHORTEST_REBUILD_S)
+
+    def _expected_rebuild_s(self, time_s: float) -> float:
+        if not self._learns:
+            return self.rebuild_s
+        return self._rebuild_prior_s * float(self._rebuild.factors(time_s)[0])
+
+    def _between(self, time_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Links between all sites; None where the star needs none of them."""
+        return None if self.round_model.exchange_model == "star" else self._links.pairs(time_s)
+
+    def _power_history(self, time_s: float) -> tuple[NDArray[np.float64], float]:
+        """Watts up to the present, and their step, where the policy reads them."""
+        settings = self._config.selection
+        if settings.policy != "lookahead":
+            return np.empty(0), 0.0
+        step_s = settings.lookahead.season_s / SAMPLES_A_SEASON
+        times_s = time_s - step_s * np.arange(HISTORY_ROWS)[::-1]
+        power_w = np.stack([self._world.power_w(float(t_s)) for t_s in times_s])
+        return np.round(power_w, 2), step_s  # to keep the event log short
+
+    def _learn_progress(self, reports: Sequence[Report], validation_loss: float | None) -> None:
         round_ = reports[0].round
         if validation_loss is not None and math.isfinite(validation_loss):
             if self._last_loss is not None:
@@ -117,29 +204,29 @@ class Observer:
             self._last_loss = (round_, validation_loss)
         for report in reports:
             self._last_seen[report.site] = round_
-        if not self._learns:
+            self._loss_rms[report.site] = report.loss_rms
+        self._update_norms.append(reports[0].update_norm)
+        critical = self._config.selection.cefl.critical
+        layers = next((r.layer_norms for r in reports if r.layer_norms), ())
+        if layers and critical.test == "layers":
+            self._layer_norms = [*self._layer_norms, layers][-2 * critical.window :]
+        self._learn_kappa([report.trial for report in reports])
+
+    def _learn_kappa(self, trials: Sequence[Trial | None]) -> None:
+        told = [trial for trial in trials if trial is not None]
+        if not told or not self._config.selection.learn_kappa:
             return
-        if len(begin.members) > 1:
-            delay_s = star_delays_s(
-                self._star.rtt_s,
-                self._star.up,
-                self._star.down,
-                update_bytes=self._update_bytes,
-                min_delay_s=self._config.selection.min_delay_s,
-            )
-            self._exchange.learn(0, exchange_s, float(delay_s[list(begin.members)].max()))
-        for report in reports:
-            modelled = self._world.samples_done(report.site, start_s, report.local_s)
-            self._speed.learn(report.site, report.samples, modelled)
-            self._own_round_s[report.site] = report.local_s + exchange_s
+        before = _mean_loss([trial.before for trial in told])
+        halves = [_mean_loss([t.half_a for t in told]), _mean_loss([t.half_b for t in told])]
+        self._trials += self._kappa.learn(
+            members=round(2 * told[0].part),
+            part=told[0].part,
+            gain_part=before - sum(halves) / 2,
+            gain_all=before - _mean_loss([trial.all for trial in told]),
+        )
 
-    def learn_links(self, probed: Probed) -> None:
-        """Take in what a site has measured of its links."""
-        if self._learns:
-            self._links.learn(probed.site, probed.rtt_s, probed.bandwidth)
-            self._star = self._links.star(HUB)
 
-    def learn_rebuild(self, seconds: float) -> None:
-        """Take in what a change of the members has really cost."""
-        if self._learns:
-            self._rebuild_s += 0.3 * (seconds - self._rebuild_s)
+def _mean_loss(shares: Sequence[Tally]) -> float:
+    """Mean loss over all members' shares of the samples; not a number where there are none."""
+    count = sum(share.count for share in shares)
+    return sum(share.loss_sum for share in shares) / count if count else math.nan

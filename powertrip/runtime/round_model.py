@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from powertrip.config import Config
 from powertrip.runtime.membership import HUB
 from powertrip.runtime.messages import Begin
-from powertrip.selection.round_time import star_delays_s
+from powertrip.selection.exchange_time import Exchange
+from powertrip.selection.types import ExchangeModel
+from powertrip.world.network import Star
 from powertrip.world.world import World
+
+
+def exchange_model(config: Config, backend: str) -> ExchangeModel:
+    """Return the model of the exchange that decisions use; `backend` is what the sites run."""
+    if config.selection.exchange_model != "auto":
+        return config.selection.exchange_model
+    if config.exchange.algorithm != "auto":
+        return config.exchange.algorithm
+    return "ring" if backend == "nccl" else "mesh"
 
 
 class RoundModel:
@@ -19,21 +33,43 @@ class RoundModel:
     world
         Power and links.
     config
-        The batch size, and the shortest delay of an exchange.
+        The batch size, and how an exchange is modelled.
     update_bytes
         Size of one update.
+    backend
+        Library of the collectives, which the model of the exchange may follow.
     """
 
-    def __init__(self, world: World, config: Config, *, update_bytes: int) -> None:
+    def __init__(
+        self, world: World, config: Config, *, update_bytes: int, backend: str = "gloo"
+    ) -> None:
         self._world = world
         self._batch_size = config.training.batch_size
-        star = world.star(HUB)
-        self._delay_s = star_delays_s(
-            star.rtt_s,
-            star.up,
-            star.down,
-            update_bytes=update_bytes,
-            min_delay_s=config.selection.min_delay_s,
+        self._update_bytes = update_bytes
+        self._min_delay_s = config.selection.min_delay_s
+        self.exchange_model = exchange_model(config, backend)
+        star = self.exchange_model == "star"
+        between = None if star else (world.rtt_s, world.bandwidth)
+        self._exchange = self.exchange(world.star(HUB), between)
+
+    def exchange(
+        self, star: Star, between: tuple[NDArray[np.float64], NDArray[np.float64]] | None
+    ) -> Exchange:
+        """The exchange over given links.
+
+        Parameters
+        ----------
+        star
+            To and from the hub.
+        between
+            Round-trip times and bandwidths, [n, n]; None where the model is the star.
+        """
+        return Exchange.of(
+            self.exchange_model,
+            (star.rtt_s, star.up, star.down),
+            between,
+            update_bytes=self._update_bytes,
+            min_delay_s=self._min_delay_s,
         )
 
     def local_s(self, begin: Begin, site: int, start_s: float) -> float:
@@ -53,8 +89,10 @@ class RoundModel:
         ]
 
     def round_s(self, begin: Begin, start_s: float) -> float:
-        """Seconds of one round: the slowest member's training, then the exchange."""
-        return max(
-            self.local_s(begin, site, start_s) + float(self._delay_s[site])
-            for site in begin.members
-        )
+        """Seconds of one round, by the members in their order.
+
+        In the star each member trains and then reaches the hub, and the last one counts; around a
+        ring or through a mesh the exchange begins when the slowest member has trained.
+        """
+        local_s = np.array([self.local_s(begin, site, start_s) for site in begin.members])
+        return float((local_s + self._exchange.delays_s(begin.members)).max())

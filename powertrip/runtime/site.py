@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
@@ -12,17 +13,16 @@ import torch
 
 from powertrip.exchange.collective import WeightedMean
 from powertrip.exchange.errors import ExchangeError
-from powertrip.exchange.group import Group, choose_backend
+from powertrip.exchange.group import Group, choose_algorithm, choose_backend
 from powertrip.runtime.checkpoint import CheckpointUnwritable, save_checkpoint
 from powertrip.runtime.clock import TrainingClock
 from powertrip.runtime.control import LogReader, Outbox, StoreFactory
-from powertrip.runtime.errors import ControlPlaneError
+from powertrip.runtime.groups import GroupBuilder
 from powertrip.runtime.messages import (
     Begin,
     Commit,
     Failure,
     Finished,
-    Probe,
     Ready,
     Report,
     Stop,
@@ -32,6 +32,7 @@ from powertrip.runtime.pacing import Pacer
 from powertrip.runtime.probing import Probing
 from powertrip.runtime.round_model import RoundModel
 from powertrip.runtime.setup import Setup, data_folder
+from powertrip.runtime.trial import HalfTrial
 from powertrip.training.device import prepare_torch
 from powertrip.training.digest import digest
 from powertrip.training.errors import TrainingDiverged
@@ -64,8 +65,8 @@ class Site:
     index
         Which site this is.
     connect
-        Makes a store client; the site uses one for the control plane, one for groups, and one in
-        the thread that follows the log.
+        Makes a store client; the site uses one for the control plane, one in the thread that
+        builds groups, and one in the thread that follows the log.
     local_rank, local_processes
         This process's place among those of its machine, to choose a device.
     probe_address
@@ -112,13 +113,17 @@ class Site:
             device=self._device,
         )
         self._mean = WeightedMean(self._committed.numel(), self._device)
-        self._round_model = RoundModel(world, config, update_bytes=self._mean.nbytes)
+        self._round_model = RoundModel(
+            world, config, update_bytes=self._mean.nbytes, backend=self._backend
+        )
         self._clock = TrainingClock()
         self._modelled_clock = config.selection.clock == "modelled"
 
         self._probe_address = probe_address
         self._probing: Probing | None = None
         self._group: Group | None = None
+        self._trial: HalfTrial | None = None
+        self._upcoming: Begin | None = None
         self._last_round = 0
         self._stop: Stop | None = None
 
@@ -132,11 +137,20 @@ class Site:
             where it could still be reached.
         """
         config = self._config
-        control = self._connect()
-        self._outbox = Outbox(control)
-        self._group_store = self._connect()
+        self._outbox = Outbox(self._connect())
+        self._groups = GroupBuilder(
+            self._connect,
+            site=self.index,
+            name=self.name,
+            backend=self._backend,
+            algorithm=choose_algorithm(config.exchange.algorithm, self._backend),
+            timeout_s=config.exchange.timeout_s,
+        )
         self._log = LogReader(
-            self._connect, site=self.name, silence_limit_s=config.runtime.silence_limit_s
+            self._connect,
+            site=self.name,
+            silence_limit_s=config.runtime.silence_limit_s,
+            on_begin=self._announced,
         )
         try:
             if self._probe_address is not None:
@@ -145,29 +159,53 @@ class Site:
                 )
             self._outbox.send(self._ready())
             failed: ExchangeError | None = None
+            told = False
             while self._stop is None:
-                entry = self._log.next()
-                if isinstance(entry, Stop):
-                    self._stop = entry
-                elif isinstance(entry, Probe) and self._probing is not None:
-                    self._probing.start(entry.endpoints)
-                elif isinstance(entry, Begin) and not self._concerns(entry):
+                if self._upcoming is None:
+                    self._read()
+                    continue
+                begin, self._upcoming = self._upcoming, None
+                if not self._concerns(begin):
                     self._leave_group()
-                elif isinstance(entry, Begin) and failed is None:
+                elif failed is None:
                     try:
-                        self._serve(entry)
+                        self._serve(begin)
                     except ExchangeError as error:  # this site still holds the last commit
                         failed = error
                         self._leave_group()  # so that the others learn of it at once
-                        self._outbox.send(Failure.of(error, self.index, survives=True))
+                        # Where the run ends anyway, the others have left for that reason.
+                        told = not self._log.stop_seen.is_set()
+                        if told:
+                            self._outbox.send(Failure.of(error, self.index, survives=True))
             self._finish(self._stop)
-            if failed is not None:
+            if failed is not None and told:
                 raise failed
         finally:
             self._leave_group()
             if self._probing is not None:
                 self._probing.close()
             self._log.close()
+            self._groups.close()
+
+    def _announced(self, begin: Begin) -> None:
+        """A generation is announced, a round ahead; in the log's own thread."""
+        if not self._modelled_clock:
+            self._clock.set(begin.clock_s)
+        self._groups.announce(begin)
+
+    def _read(self) -> int | None:
+        """Read one entry of the log; returns the round if it is a commit."""
+        entry = self._log.next()
+        if isinstance(entry, Commit):
+            self._upcoming = entry.begin or self._upcoming
+            return entry.round
+        if isinstance(entry, Stop):
+            self._stop = entry
+        elif isinstance(entry, Begin):
+            self._upcoming = entry
+        elif self._probing is not None:
+            self._probing.start(entry.endpoints)
+        return None
 
     def _ready(self) -> Ready:
         return Ready(
@@ -187,58 +225,50 @@ class Site:
         return self.index in begin.members or any(t.donor == self.index for t in begin.transfers)
 
     def _serve(self, begin: Begin) -> None:
-        """Take part in one generation: join, then round after round until the next decision."""
-        self._clock.set(begin.clock_s)
+        """Take part in one generation: join, then round after round until another begins."""
         self._clock_at_round_s = begin.clock_s
         group, joined = self._join(begin)
         if group is None:
             return
-        for round_ in range(begin.first_round, begin.first_round + begin.rounds):
+        for round_ in itertools.count(begin.first_round):
+            self._mean.expect(group)
             trained = self._train(begin, round_)
-            # A generation's first round follows a decision, which follows the commit before it.
-            if round_ > begin.first_round and not self._may_exchange(round_ - 1):
+            # Who has seen this commit knows the generation of this round's successor.
+            self._await_commit(round_ - 1)
+            if self._stop is not None:
                 return
             self._complete(begin, round_, group, trained, joined)
+            if self._upcoming is not None:
+                return
             joined = _Joined(0.0, 0)
-        self._await_commit(begin.first_round + begin.rounds - 1)
 
     def _join(self, begin: Begin) -> tuple[Group | None, _Joined]:
         """Come into the generation's group, and give or take the model; None for a mere donor."""
         started_s = time.monotonic()
         received = 0
-        if self._group is not None and set(self._group.members) != set(begin.members):
-            self._leave_group()
-        outsiders = {t.donor for t in begin.transfers} - set(begin.members)
-        if outsiders:
+        handover = self._groups.handover(begin)
+        if handover is not None:
             # Nobody who stays holds the model: one who leaves hands it over in a group apart.
-            involved = (*sorted(outsiders), *begin.members)
-            with self._build_group(begin.generation, involved, "handover") as handover:
+            with handover:
                 self._transfer(handover, begin)
                 received = handover.bytes_received
         if self.index not in begin.members:
+            self._leave_group()
             return None, _Joined(0.0, 0)
-        if self._group is None:
-            self._group = self._build_group(begin.generation, begin.members, "members")
-            if not outsiders:
-                self._transfer(self._group, begin)
-                received = self._group.bytes_received
+        group = self._groups.members(begin)
+        if group is not None:
+            self._leave_group()
+            self._group = group
+            if handover is None:
+                self._transfer(group, begin)
+                received = group.bytes_received
+        assert self._group is not None
         self._model.vector.copy_(self._committed)
         return self._group, _Joined(time.monotonic() - started_s, received)
 
-    def _build_group(self, generation: int, members: tuple[int, ...], purpose: str) -> Group:
-        return Group(
-            self._group_store,
-            generation=generation,
-            members=members,
-            site=self.index,
-            name=self.name,
-            backend=self._backend,
-            timeout_s=self._config.exchange.timeout_s,
-            purpose=purpose,
-        )
-
     def _leave_group(self) -> None:
         group, self._group = self._group, None
+        self._trial = None
         if group is not None:
             group.close()
 
@@ -250,7 +280,9 @@ class Site:
                 if transfer.donor == self.index:
                     group.send(tensor, transfer.newcomer)
                 elif transfer.newcomer == self.index:
-                    group.receive(tensor, transfer.donor)
+                    # The donor is still busy with the round before.
+                    limit_s = self._config.runtime.silence_limit_s
+                    group.receive(tensor, transfer.donor, timeout_s=limit_s)
 
     def _train(self, begin: Begin, round_: int) -> tuple[LocalResult, float, float]:
         """Train locally; returns the result, the seconds it took and how far it lagged behind."""
@@ -270,19 +302,11 @@ class Site:
         result = self._trainer.train(round_, pacer)
         return result, time.monotonic() - started_s, pacer.lag_s
 
-    def _may_exchange(self, previous_round: int) -> bool:
-        """Whether the round before is committed; if the run stops there, this round is dropped."""
-        self._await_commit(previous_round)
-        return self._stop is None
-
     def _await_commit(self, round_: int) -> None:
-        entry = self._log.next()
-        if isinstance(entry, Stop):
-            self._stop = entry
-        elif not isinstance(entry, Commit) or entry.round != round_:
-            raise ControlPlaneError(
-                f"site {self.name} expected the commit of round {round_} and read {entry!r}"
-            )
+        """Read the log until a round is committed, or the run stops."""
+        committed = 0
+        while self._stop is None and committed < round_:
+            committed = max(committed, self._read() or 0)
 
     def _complete(
         self,
@@ -294,18 +318,29 @@ class Site:
     ) -> None:
         """Exchange, take the outer step, evaluate this member's share, report."""
         local, local_s, lag_s = trained
-        assert local.loss is not None  # the pace always allows a first step
+        # The pace always allows a first step.
+        assert local.loss is not None
+        assert local.loss_rms is not None
         sent_before = group.bytes_sent
         started_s = time.monotonic()
         torch.sub(self._committed, self._model.vector, out=self._mean.update)
-        self._mean.over(group, weight=local.samples)
+        tried, self._trial = self._trial, self._new_trial(begin, round_, group, local.samples)
+        if tried is not None:
+            tried.forward()
+        total = self._mean.over(group, weight=local.samples)
         exchange_s = time.monotonic() - started_s
+        if tried is not None:
+            tried.finish()
+        if self._trial is not None:
+            self._trial.begin(self._mean, total)
         self._outer.step(self._committed, self._mean.update)
         self._model.vector.copy_(self._committed)
         self._last_round = round_
 
         started_s = time.monotonic()
         validation, test = self._evaluate(begin, round_)
+        trial = None if tried is None else tried.evaluate(lambda v: self._validate(begin, v))
+        self._model.vector.copy_(self._committed)
         evaluation_s = time.monotonic() - started_s
         self._clock.set_apart(evaluation_s)
         if self._modelled_clock:
@@ -318,18 +353,51 @@ class Site:
                 steps=local.steps,
                 samples=local.samples,
                 loss=local.loss,
+                loss_rms=local.loss_rms,
                 local_s=local_s,
                 lag_s=lag_s,
                 exchange_s=exchange_s,
                 evaluation_s=evaluation_s,
                 bytes_sent=group.bytes_sent - sent_before,
                 digest=self._digest(),
+                update_norm=float(self._mean.update.norm()),
+                layer_norms=self._layer_norms() if begin.members[0] == self.index else (),
+                trial=trial,
                 validation=validation,
                 test=test,
                 rebuild_s=joined.seconds,
                 joined_bytes=joined.bytes_received,
             )
         )
+
+    def _new_trial(
+        self, begin: Begin, round_: int, group: Group, weight: float
+    ) -> HalfTrial | None:
+        """The trial of this round's updates, where one is due and the next round has this group."""
+        if not begin.half or round_ != begin.first_round:
+            return None
+        if self._upcoming is not None and set(self._upcoming.members) != set(begin.members):
+            return None
+        return HalfTrial(
+            group,
+            begin.half,
+            site=self.index,
+            mean=self._mean,
+            weight=weight,
+            before=self._committed,
+        )
+
+    def _validate(self, begin: Begin, vector: torch.Tensor) -> Tally:
+        """Evaluate another model than the committed one on this member's validation samples."""
+        self._model.vector.copy_(vector)
+        share, shares = begin.members.index(self.index), len(begin.members)
+        counts = evaluate(self._task, self._model, "validation", shard=share, shards=shares)
+        return Tally(correct=counts.correct, loss_sum=counts.loss_sum, count=counts.count)
+
+    def _layer_norms(self) -> tuple[float, ...]:
+        if self._config.selection.cefl.critical.test != "layers":
+            return ()
+        return tuple(self._model.norms(self._mean.update))
 
     def _evaluate(self, begin: Begin, round_: int) -> tuple[Tally | None, Tally | None]:
         every = self._config.runtime.evaluate_every

@@ -21,8 +21,21 @@ class Timekeeper(Protocol):
     def now_s(self) -> float:
         """Seconds on the training clock."""
 
-    def begin(self, *, rebuild: bool) -> float:
-        """A generation begins, with a new group or with the old one; returns the clock."""
+    def announce(
+        self, generation: int, *, rebuild: bool, meanwhile: Begin | None, round_: int
+    ) -> float:
+        """The clock that a new generation is told of.
+
+        Parameters
+        ----------
+        generation
+            Its number.
+        rebuild
+            Whether it needs a new group.
+        meanwhile, round_
+            The generation of the one round that comes before it, and its number; None and 0 for
+            the first generation.
+        """
 
     def account(self, begin: Begin, reports: Sequence[Report]) -> RoundAccount:
         """A round has ended: how long it took. To be called once for every round, in order."""
@@ -45,13 +58,15 @@ class MeasuredTime:
         """Seconds on the training clock."""
         return self._clock.now_s() if self._started else 0.0
 
-    def begin(self, *, rebuild: bool) -> float:
-        """The clock as it is: a rebuild will show on it by itself."""
+    def announce(
+        self, generation: int, *, rebuild: bool, meanwhile: Begin | None, round_: int
+    ) -> float:
+        """The clock as it is: whatever comes before the generation will show on it by itself."""
         return self._clock.now_s()
 
     def account(self, begin: Begin, reports: Sequence[Report]) -> RoundAccount:
         """Read the clock, and take the evaluation out of it."""
-        times = measured_times(reports)
+        times = measured_times(reports, {transfer.newcomer for transfer in begin.transfers})
         self._clock.set_apart(times.evaluation_s)
         start_s, self._last_end_s = self._last_end_s, self._clock.now_s()
         return RoundAccount(
@@ -71,7 +86,7 @@ class ModelledTime:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._now_s = 0.0
-        self._rebuild_s = 0.0
+        self._rebuilds: set[int] = set()
 
     def start(self) -> None:
         """Nothing to do: this clock moves by rounds."""
@@ -80,10 +95,23 @@ class ModelledTime:
         """Seconds on the modelled clock."""
         return self._now_s
 
-    def begin(self, *, rebuild: bool) -> float:
-        """The clock after the rebuild, where there is one."""
-        self._rebuild_s = self._observer.rebuild_s if rebuild else 0.0
-        return self._now_s + self._rebuild_s
+    def announce(
+        self, generation: int, *, rebuild: bool, meanwhile: Begin | None, round_: int
+    ) -> float:
+        """The clock at the beginning of the generation's first round.
+
+        Raises
+        ------
+        SitesStalled
+            By the model the round before it never ends.
+        """
+        if rebuild:
+            self._rebuilds.add(generation)
+        clock_s = self._now_s
+        if meanwhile is not None:
+            trains_s = clock_s + self._rebuild_s(meanwhile, round_)
+            clock_s = trains_s + self._round_s(meanwhile, trains_s, round_)
+        return clock_s + (self._observer.rebuild_s if rebuild else 0.0)
 
     def account(self, begin: Begin, reports: Sequence[Report]) -> RoundAccount:
         """Advance the clock by the modelled round.
@@ -94,18 +122,25 @@ class ModelledTime:
             By the model the round never ends.
         """
         model = self._observer.round_model
-        rebuild_s, self._rebuild_s = self._rebuild_s, 0.0
         start_s = self._now_s
+        rebuild_s = self._rebuild_s(begin, reports[0].round)
         trains_s = start_s + rebuild_s
-        if stalled := model.stalled(begin, trains_s):
-            raise SitesStalled(stalled, reports[0].round)
+        round_s = self._round_s(begin, trains_s, reports[0].round)
         local_s = tuple(model.local_s(begin, report.site, trains_s) for report in reports)
-        round_s = model.round_s(begin, trains_s)
         self._now_s = trains_s + round_s
         times = RoundTimes(
             local_s=max(local_s),
             exchange_s=round_s - max(local_s),
-            evaluation_s=measured_times(reports).evaluation_s,
+            evaluation_s=max(report.evaluation_s for report in reports),
             rebuild_s=rebuild_s,
         )
         return RoundAccount(start_s, self._now_s, times, local_s)
+
+    def _rebuild_s(self, begin: Begin, round_: int) -> float:
+        rebuilt = begin.generation in self._rebuilds and round_ == begin.first_round
+        return self._observer.rebuild_s if rebuilt else 0.0
+
+    def _round_s(self, begin: Begin, trains_s: float, round_: int) -> float:
+        if stalled := self._observer.round_model.stalled(begin, trains_s):
+            raise SitesStalled(stalled, round_)
+        return self._observer.round_model.round_s(begin, trains_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -116,6 +117,71 @@ class PairExchange:
                 kept.append(site)
                 able &= linked[site]
         return np.array(kept, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How long members exchange, by whichever model.
+
+    Parameters
+    ----------
+    delay_s
+        Seconds for one exchange with the hub, shape [n]; infinite without a link.
+    pairs
+        The exchange, where it goes around a ring or through a mesh; None in the star.
+    """
+
+    delay_s: FloatArray
+    pairs: PairExchange | None
+
+    @classmethod
+    def of(
+        cls,
+        model: ExchangeModel,
+        star: tuple[FloatArray, FloatArray, FloatArray],
+        between: tuple[FloatArray, FloatArray] | None,
+        *,
+        update_bytes: int,
+        min_delay_s: float,
+        correction: float = 1.0,
+    ) -> Exchange:
+        """Build it from the links.
+
+        Parameters
+        ----------
+        model
+            Which model; the star where `between` is None.
+        star
+            Round-trip times to the hub, bytes/s to and from it; shapes [n].
+        between
+            Round-trip times, and bytes/s from row to column; shapes [n, n].
+        update_bytes, min_delay_s, correction
+            As in `star_delays_s`.
+        """
+        pairs = None
+        if model != "star" and between is not None:
+            pairs = PairExchange.of(
+                model,
+                *between,
+                update_bytes=update_bytes,
+                min_delay_s=min_delay_s,
+                correction=correction,
+            )
+        delay_s = star_delays_s(
+            *star, update_bytes=update_bytes, min_delay_s=min_delay_s, correction=correction
+        )
+        return cls(delay_s, pairs)
+
+    def delays_s(self, members: Sequence[int] | IntArray) -> FloatArray:
+        """Exchange of each of `members`, once it has trained; seconds, shape [k]."""
+        order = np.asarray(members, dtype=np.int64)
+        if self.pairs is None:
+            return np.asarray(self.delay_s[order])
+        return np.full(order.size, self.pairs.set_s(order))
+
+    def set_s(self, members: Sequence[int] | IntArray) -> float:
+        """Exchange among `members`, in this order, if all have trained at once; seconds."""
+        return float(self.delays_s(members).max())
 
 
 def _ring_s(latency_s: FloatArray, update_s: FloatArray) -> FloatArray:

@@ -43,14 +43,14 @@ class KappaEstimator:
         self._prior: FloatArray = np.broadcast_to(-0.5 * far**2, (10, 64))
         self._evidence = np.zeros((10, 64))
 
-    def learn(self, members: int, part: int, gain_part: float, gain_all: float) -> bool:
+    def learn(self, members: int, part: float, gain_part: float, gain_all: float) -> bool:
         """Take in one trial.
 
         Parameters
         ----------
         members, part
             Number k of updates, and m, of how many the average was tried; best are both halves,
-            and the mean of their gains.
+            the mean of their numbers, and the mean of their gains.
         gain_part, gain_all
             Decrease of the loss by that average, and by the average of all.
 

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from powertrip.selection.errors import NoUsableSite
-from powertrip.selection.forecast import Forecast, forecast_power
+from powertrip.selection.forecast import MOST_SEASONS, Forecast, forecast_power
 from powertrip.selection.outlook import Outlook, look
 from powertrip.selection.types import Decision, Observation
 from powertrip.settings import Settings
@@ -21,9 +21,19 @@ if TYPE_CHECKING:
 _LEAST_FRACTION = 1e-3
 """Smallest forecast speed, as a fraction of that now: a site that has power has not lost it yet."""
 
+SAMPLES_A_SEASON = 48
+"""Samples of the past power for every season: one every half hour of a day."""
+
+HISTORY_ROWS = (MOST_SEASONS + 1) * SAMPLES_A_SEASON
+"""Samples of the past power in all, which every decision of the event log holds."""
+
 
 class LookaheadSettings(Settings):
-    """What the forecast assumes."""
+    """What the forecast assumes.
+
+    It looks back on 384 samples of power, 48 a season, those of the traces before the run among
+    them. The event log holds them with every decision of this policy.
+    """
 
     season_s: float = Field(default=86400.0, gt=0)
     """After how many seconds of the run power repeats itself: a day, divided by the time scale."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from powertrip.selection.checks import BoolArray, FloatArray, IntArray
 from powertrip.selection.errors import NoUsableSite
-from powertrip.selection.exchange_time import PairExchange, star_delays_s
+from powertrip.selection.exchange_time import Exchange, PairExchange
 from powertrip.selection.types import Observation, Work
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "RoundTerms",
     "predicted_round_s",
     "round_terms",
-    "star_delays_s",
 ]
 
 LONGEST_ROUND_S = 1e9
@@ -68,9 +67,7 @@ class RoundTerms:
 
     def delays_s(self, members: IntArray) -> FloatArray:
         """Exchange of each of `members`, once it has trained; seconds, shape [k]."""
-        if self.pairs is None:
-            return np.asarray(self.delay_s[members])
-        return np.full(members.size, self.pairs.set_s(members))
+        return Exchange(self.delay_s, self.pairs).delays_s(members)
 
 
 def round_terms(observation: Observation, min_delay_s: float) -> RoundTerms:
@@ -85,31 +82,21 @@ def round_terms(observation: Observation, min_delay_s: float) -> RoundTerms:
     with np.errstate(divide="ignore", over="ignore"):
         step_s = o.batch_size / o.throughput
         full_power_step_s = o.batch_size / o.full_speed
-        delay_s = star_delays_s(
-            o.rtt_s,
-            o.up,
-            o.down,
+        exchange = Exchange.of(
+            o.exchange_model,
+            (o.rtt_s, o.up, o.down),
+            _between(o),
             update_bytes=o.update_bytes,
             min_delay_s=min_delay_s,
             correction=o.communication_correction,
         )
-        delay_s = np.where(o.reachable, delay_s, np.inf)
+        delay_s = np.where(o.reachable, exchange.delay_s, np.inf)
         own_s = o.base_steps * step_s + delay_s
     usable = o.reachable & (o.power_w > 0) & (own_s <= LONGEST_ROUND_S)
     if not usable.any():
         raise NoUsableSite(
             f"none of {o.sites} sites can take part at {o.time_s:g} s: "
             f"{int((o.power_w > 0).sum())} have power, {int(o.reachable.sum())} have a link"
-        )
-    pairs = None
-    if o.exchange_model != "star" and o.pair_rtt_s is not None and o.pair_bandwidth is not None:
-        pairs = PairExchange.of(
-            o.exchange_model,
-            o.pair_rtt_s,
-            o.pair_bandwidth,
-            update_bytes=o.update_bytes,
-            min_delay_s=min_delay_s,
-            correction=o.communication_correction,
         )
     return RoundTerms(
         step_s=step_s,
@@ -120,8 +107,14 @@ def round_terms(observation: Observation, min_delay_s: float) -> RoundTerms:
         usable=usable,
         base_steps=o.base_steps,
         h0=o.h0,
-        pairs=pairs,
+        pairs=exchange.pairs,
     )
+
+
+def _between(o: Observation) -> tuple[FloatArray, FloatArray] | None:
+    if o.pair_rtt_s is None or o.pair_bandwidth is None:
+        return None
+    return o.pair_rtt_s, o.pair_bandwidth
 
 
 def predicted_round_s(terms: RoundTerms, members: IntArray, work: Work) -> float:
@@ -130,6 +123,4 @@ def predicted_round_s(terms: RoundTerms, members: IntArray, work: Work) -> float
         local_s = np.asarray(work.steps) * terms.step_s[members]
     else:
         local_s = np.asarray(work.deadline_s)
-    if terms.pairs is None:
-        return float(np.max(local_s + terms.delay_s[members]))
-    return float(np.max(local_s)) + terms.pairs.set_s(members)
+    return float(np.max(local_s + terms.delays_s(members)))

@@ -22,6 +22,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "work": "mean",
         "ranking": "power-to-cost",
         "projector": "log",
+        "exchange_model": "star",
         "initial_count": 2,
         "margin": 0.0,
         "patience": 1,
@@ -64,9 +65,16 @@ class SelectionSettings(Settings):
     (the publication's words: logarithmic diminishing returns) or oracle (as measured, in
     simulations)."""
 
+    exchange_model: Literal["auto", "star", "ring", "mesh"] = "auto"
+    """How decisions model the exchange: star (each site with the hub), ring or mesh (the members
+    with each other), or auto, which is what exchange.algorithm runs."""
+
     kappa: float = Field(default=10.0, ge=0.01, le=1e6)
     """Number of sites with which a round brings half of what it could at most, before that is
     estimated (saturating and together)."""
+
+    learn_kappa: bool = True
+    """Estimate kappa from trials of half the members' updates, else keep it."""
 
     h0: float | None = Field(default=None, ge=0.01, le=1e6)
     """Local steps after which another step is worth half, null for 5 with server momentum and 10
@@ -124,6 +132,14 @@ class SelectionSettings(Settings):
 
     lookahead: LookaheadSettings = LookaheadSettings()
     """The forecast of power (lookahead)."""
+
+    @property
+    def tries_halves(self) -> bool:
+        """Whether the halves' updates are worth trying: decisions depend on an estimated kappa."""
+        reads = self.policy == "together" or (
+            self.policy == "powertrip" and self.projector == "saturating"
+        )
+        return self.learn_kappa and reads
 
     @model_validator(mode="before")
     @classmethod

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from powertrip.selection.checks import FloatArray, IntArray
-from powertrip.selection.deadlines import best_round_s, deadlines, prefix_rounds
+from powertrip.selection.deadlines import Crew, prefix_rounds
 from powertrip.selection.round_time import RoundTerms
 from powertrip.selection.types import Work
 
@@ -140,7 +140,8 @@ class Together:
 
     def work(self, terms: RoundTerms, members: IntArray) -> Work:
         """Return the deadlines of the best round of `members`."""
-        return deadlines(terms, members, best_round_s(terms, members))
+        crew = Crew.of(terms, members)
+        return crew.work(crew.best_round_s())
 
 
 WORK_RULES: dict[str, WorkRule] = {

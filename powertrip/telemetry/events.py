@@ -233,6 +233,9 @@ class Decision(Event):
     reason: str
     """Why, in words."""
 
+    early: str | None = None
+    """Why it was made before its time; null where it was due."""
+
     predicted_round_s: float
     """Predicted length of a round, seconds."""
 

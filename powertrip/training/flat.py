@@ -79,6 +79,18 @@ class FlatModel:
                 tensor.grad = self.gradient[where].view(tensor.shape)
             offset += tensor.numel()
 
+    def norms(self, vector: Tensor) -> list[float]:
+        """Euclidean norm of each trained parameter's part of a vector that is laid out like this.
+
+        Parameters
+        ----------
+        vector
+            As long as the model's own; an update, for example.
+        """
+        sizes = [tensor.numel() for _, tensor in self._parts if tensor.requires_grad]
+        parts = torch.split(vector[: self.parameters_size], sizes)
+        return [float(norm) for norm in torch.stack([part.norm() for part in parts]).tolist()]
+
     def check_views(self) -> None:
         """Make sure that no part of the model has come off the vector.
 

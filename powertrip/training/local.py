@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from powertrip.training.batches import Batches
 from powertrip.training.data import IntArray, source
-from powertrip.training.errors import TrainingDiverged
+from powertrip.training.errors import TaskError, TrainingDiverged
 from powertrip.training.flat import FlatModel
 from powertrip.training.inner import build_inner
 from powertrip.training.settings import TrainingSettings
@@ -56,6 +57,10 @@ class LocalResult:
         Local steps done, and the samples that they used.
     loss
         Mean training loss over the steps; None when there was none.
+    loss_rms
+        Root of the mean squared loss per sample, each sample's as it was in its step; None when
+        there was no step. Where the task has no `losses`, the batch's mean loss stands for that of
+        each of its samples.
     compute_s
         Time spent computing, without the waits of the pace.
     """
@@ -63,6 +68,7 @@ class LocalResult:
     steps: int
     samples: int
     loss: float | None
+    loss_rms: float | None
     compute_s: float
 
 
@@ -103,6 +109,7 @@ class LocalTrainer:
         self.model = model
         self.batches = Batches(indices, settings.batch_size, seed=seed, site=site)
         self._source = source(task.train, "train")
+        self._losses: Callable[[Any, Any], Tensor] | None = getattr(task, "losses", None)
         self._optimizer = build_inner(settings)
         self._last_round: int | None = None
         self._state_before: dict[str, Tensor] = {}
@@ -121,6 +128,8 @@ class LocalTrainer:
         ------
         TrainingDiverged
             If the loss is infinite or not a number.
+        TaskError
+            If the task's `losses` are not one a sample.
         """
         self._prepare_optimizer(round_index)
         torch.manual_seed(self._round_seed(round_index))
@@ -128,30 +137,32 @@ class LocalTrainer:
         model.module.train()
         steps = samples = 0
         loss_sum = compute_s = 0.0
+        squares: Tensor | float = 0.0
 
         while pace.allows(steps):
             started_s = time.perf_counter()
             batch = self.batches.batch(round_index, steps)
             inputs, targets = self._source.fetch(batch, model.device)
-            loss = self.task.loss(model.module(inputs), targets)
+            loss, squared = self._losses_of(model.module(inputs), targets, len(batch))
             model.gradient.zero_()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step(model.parameters, model.gradient)
             # Reading the loss waits for the device, so that the step is over when its time is.
             value = loss.item()
+            squares += value * value * len(batch) if squared is None else squared
             compute_s += time.perf_counter() - started_s
-            if not math.isfinite(value):
-                raise TrainingDiverged(
-                    f"the loss at site {self.site} is {value} at step {steps} of round "
-                    f"{round_index}; lower training.lr ({self.settings.lr:g}) or outer.lr"
-                )
+            self._check(value, "loss", f"step {steps} of round {round_index}")
             loss_sum += value
             steps += 1
             samples += len(batch)
             pace.step_done(len(batch))
 
         model.check_views()
-        return LocalResult(steps, samples, loss_sum / steps if steps else None, compute_s)
+        if steps == 0:
+            return LocalResult(0, 0, None, None, compute_s)
+        loss_rms = math.sqrt(float(squares) / samples)
+        self._check(loss_rms, "squared loss", f"the end of round {round_index}")
+        return LocalResult(steps, samples, loss_sum / steps, loss_rms, compute_s)
 
     def inner_state(self) -> dict[str, Tensor]:
         """A copy of the inner optimizer's state, for a checkpoint; empty before the first step."""
@@ -161,6 +172,30 @@ class LocalTrainer:
         """Take the inner optimizer's state from a checkpoint."""
         self._optimizer.load(state)
         self._last_round = None
+
+    def _losses_of(self, outputs: Any, targets: Any, count: int) -> tuple[Tensor, Tensor | None]:
+        """The loss to differentiate; the sum of the samples' squared losses, if they are known.
+
+        The outputs, which may be large, are let go before the backward pass.
+        """
+        loss = self.task.loss(outputs, targets)
+        if self._losses is None:
+            return loss, None
+        with torch.no_grad():
+            each = self._losses(outputs, targets).float()
+        if each.shape != (count,):
+            raise TaskError(
+                f"the task's losses() gave a tensor of shape {tuple(each.shape)} for {count} "
+                "samples; return one loss a sample, or leave the method out"
+            )
+        return loss, each.dot(each)
+
+    def _check(self, value: float, what: str, when: str) -> None:
+        if not math.isfinite(value):
+            raise TrainingDiverged(
+                f"the {what} at site {self.site} is {value} at {when}; lower training.lr "
+                f"({self.settings.lr:g}) or outer.lr"
+            )
 
     def _prepare_optimizer(self, round_index: int) -> None:
         if not self.settings.keep_inner_state:

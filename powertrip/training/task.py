@@ -31,7 +31,9 @@ class Task(Protocol):
 
     Two attributes are optional, both with one entry per training sample: `labels`, for the
     partitions by label (taken from the targets where these are a tensor of whole numbers), and
-    `clients`, for the partition by client.
+    `clients`, for the partition by client. So is the method ``losses(outputs, targets)``, which
+    gives the loss of each sample of a batch, [batch]: policies that prefer sites with high losses
+    (oort, cefl, ecolearn) then see each sample's, else the batch's mean for each of them.
     """
 
     @property
@@ -65,7 +67,8 @@ class Task(Protocol):
 class Classification:
     """Base of a task that predicts one class a sample: logits against whole-number targets.
 
-    A subclass sets `train`, `validation` and `test`, and defines `build_model`.
+    A subclass sets `train`, `validation` and `test`, and defines `build_model`. One that defines a
+    `loss` of its own has no `losses`, unless it defines them as well.
     """
 
     train: Split
@@ -74,6 +77,11 @@ class Classification:
     labels: npt.ArrayLike | None = None
     clients: npt.ArrayLike | None = None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "loss" in vars(cls) and "losses" not in vars(cls):
+            cls.losses = None  # type: ignore[method-assign, assignment]
+
     def build_model(self) -> nn.Module:
         """Make the model, initialised by torch's global generator."""
         raise NotImplementedError(f"{type(self).__name__} must define build_model")
@@ -81,6 +89,18 @@ class Classification:
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross entropy of logits (batch, classes, ...) against targets (batch, ...)."""
         return nn.functional.cross_entropy(outputs, targets)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross entropy of each sample, [batch]; of several targets a sample, the mean."""
+        entropy = nn.functional.cross_entropy
+        if targets.dim() == 1:
+            return entropy(outputs, targets, reduction="none")
+        # One by one: the logits of sequences are large, and this takes as much memory again.
+        each = (
+            entropy(output[None], target[None], reduction="none").mean()
+            for output, target in zip(outputs, targets, strict=True)
+        )
+        return torch.stack(list(each))
 
     def correct(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Samples whose largest logit is the target; of several targets a sample, the share."""

@@ -71,7 +71,11 @@ class World:
         self._functions: dict[int, tuple[StepFunction, StepFunction]] = {}
 
     def power_w(self, t_s: float) -> Floats:
-        """Return the power available to training in watts ([n])."""
+        """Return the power available to training in watts ([n]).
+
+        A time before the run is negative. What a trace has before the run is read from it; before
+        its own beginning a trace that loops has its end, and another its first value.
+        """
         return self._feeds.at(t_s * self._time_scale)
 
     def used_power_w(self, t_s: float) -> Floats:

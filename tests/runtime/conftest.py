@@ -137,7 +137,7 @@ network:
   rtt_s: [[0, 0.1, 0.2], [0.1, 0, 1], [0.2, 1, 0]]
   bandwidth_bps: [[0, 8.e+6, 8.e+6], [8.e+6, 0, 8.e+6], [16.e+6, 8.e+6, 0]]
 training: {batch_size: 10}
-selection: {min_delay_s: 0.05, adjustment_interval: 6, clock: modelled}
+selection: {min_delay_s: 0.05, adjustment_interval: 6, clock: modelled, exchange_model: star}
 runtime: {rebuild_s: 0.25}
 """
 

@@ -34,6 +34,8 @@ def report(site: int, **changes) -> Report:
         "steps": 4,
         "samples": 32,
         "loss": 0.5,
+        "loss_rms": 0.6,
+        "update_norm": 1.5,
         "local_s": 2.0,
         "lag_s": 0.0,
         "exchange_s": 1.0,
@@ -66,6 +68,11 @@ def test_the_slowest_trainer_and_the_shortest_exchange_make_the_critical_path():
     assert measured_times(REPORTS) == RoundTimes(
         local_s=4.0, exchange_s=1.0, evaluation_s=0.2, rebuild_s=0.5
     )
+
+
+@pytest.mark.parametrize(("newcomers", "rebuild_s"), [((2,), 0.4), ((0,), 0.5), ((0, 2), 0.4)])
+def test_a_rebuild_is_what_those_who_stay_have_waited(newcomers, rebuild_s):
+    assert measured_times(REPORTS, newcomers).rebuild_s == rebuild_s
 
 
 def test_equal_digests_agree():

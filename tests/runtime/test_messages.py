@@ -19,6 +19,7 @@ from powertrip.runtime.messages import (
     StopRequest,
     Tally,
     Transfer,
+    Trial,
     decode_entry,
     decode_mail,
 )
@@ -29,7 +30,6 @@ BEGIN = Begin(
     steps=None,
     deadline_s=(0.1, 1 / 3),
     first_round=5,
-    rounds=4,
     transfers=(Transfer(donor=0, newcomer=3),),
     clock_s=1e-9,
 )
@@ -37,14 +37,17 @@ ENTRIES = [
     BEGIN,
     BEGIN.model_copy(update={"steps": (1, 2), "deadline_s": None, "transfers": ()}),
     Commit(generation=1, round=2),
+    Commit(generation=1, round=3, begin=BEGIN),
     Stop(after_round=3, keeper=None, checkpoint="/tmp/ü.pt"),
     Stop(after_round=3, keeper=4, checkpoint=""),
 ]
 TALLY = Tally(correct=3.5, loss_sum=0.1, count=7)
+TRIAL = Trial(part=1.5, before=TALLY, all=TALLY, half_a=TALLY, half_b=TALLY)
 MAILS = [
     Ready(site=1, samples=2, steps=3, update_bytes=4, digest="d", backend="gloo"),
     Report(
         site=1, generation=2, round=3, steps=4, samples=5, loss=0.1 + 0.2, local_s=1, lag_s=0,
+        loss_rms=0.9, update_norm=2.5, layer_norms=(1.5, 2.0), trial=TRIAL,
         exchange_s=2, evaluation_s=3, bytes_sent=10**12, digest="d", validation=TALLY, test=None,
         rebuild_s=0, joined_bytes=0,
     ),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from powertrip.training.errors import TrainingDiverged
+from powertrip.training.errors import TaskError, TrainingDiverged
 from powertrip.training.flat import FlatModel, initial_model
 from powertrip.training.local import LocalTrainer, Steps
 from powertrip.training.settings import TrainingSettings
@@ -83,6 +83,42 @@ def test_sgd_steps_are_those_of_a_plain_loop() -> None:
     assert (result.steps, result.samples) == (6, 48)
 
 
+def test_squared_losses_are_those_of_the_samples_in_their_steps() -> None:
+    def line_and_losses() -> Task:
+        task = line_task()
+        task.losses = lambda outputs, targets: (outputs - targets).square().mean(dim=1)  # type: ignore[attr-defined]
+        return task
+
+    trainer = trainer_for(line_and_losses(), lr=0.1)
+    twin = initial_model(line_task(), seed=0).module
+    x, y = cast("tuple[torch.Tensor, torch.Tensor]", line_task().train)
+    squares, batch_squares = [], []
+    for step in range(3):
+        rows = torch.from_numpy(trainer.batches.batch(0, step))
+        each = (twin(x[rows]) - y[rows]).square()
+        squares += each.detach().square().flatten().tolist()
+        batch_squares.append(each.mean().item() ** 2)
+        twin.zero_grad()
+        each.mean().backward()
+        for parameter in twin.parameters():
+            parameter.data -= 0.1 * parameter.grad
+    known = trainer.train(0, Steps(3))
+    assert known.loss_rms == pytest.approx(np.sqrt(np.mean(squares)), rel=1e-4)
+    # Without them the mean loss of a batch stands for each of its samples, and training is equal.
+    plain = trainer_for(line_task(), lr=0.1)
+    assert plain.train(0, Steps(3)).loss_rms == pytest.approx(
+        np.sqrt(np.mean(batch_squares)), rel=1e-4
+    )
+    assert torch.equal(plain.model.vector, trainer.model.vector)
+
+
+def test_losses_that_are_not_one_a_sample_are_refused() -> None:
+    task = line_task()
+    task.losses = lambda outputs, targets: (outputs - targets).square()  # type: ignore[attr-defined]
+    with pytest.raises(TaskError, match=r"shape \(8, 1\) for 8 samples; return one loss a sample"):
+        trainer_for(task).train(0, Steps(1))
+
+
 def test_the_pace_is_asked_before_and_told_after_every_step() -> None:
     pace = Recording(stop=2)
     result = trainer_for(line_task()).train(0, pace)
@@ -99,7 +135,7 @@ def test_a_pace_that_allows_nothing_changes_nothing() -> None:
     trainer = trainer_for(line_task(), optimizer="adamw", weight_decay=0.1)
     before = trainer.model.vector.clone()
     result = trainer.train(0, Steps(0))
-    assert (result.steps, result.samples, result.loss) == (0, 0, None)
+    assert (result.steps, result.samples, result.loss, result.loss_rms) == (0, 0, None, None)
     assert torch.equal(trainer.model.vector, before)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -130,6 +131,35 @@ def test_classification_counts_whole_samples_and_shares_of_sequences() -> None:
     targets = torch.tensor([[2, 2, 2, 0], [2, 0, 0, 0]])
     assert float(base.correct(sequences, targets)) == 1.0
     assert base.loss(logits, torch.tensor([1, 0, 1])).dim() == 0
+
+
+def test_classification_has_the_losses_of_single_samples() -> None:
+    base = Classification()
+    logits = torch.tensor([[0.0, 0.0], [0.0, math.log(3.0)]])
+    each = base.losses(logits, torch.tensor([0, 0]))
+    assert each.tolist() == pytest.approx([math.log(2), math.log(4)])
+    # Two targets a sample, with equal logits for both of a sample's.
+    sequences = logits.unsqueeze(2).repeat(1, 1, 2)
+    each = base.losses(sequences, torch.tensor([[0, 1], [0, 1]]))
+    mixed = (math.log(4) + math.log(4 / 3)) / 2
+    assert each.tolist() == pytest.approx([math.log(2), mixed])
+    assert float(base.loss(sequences, torch.tensor([[0, 1], [0, 1]]))) == pytest.approx(
+        (math.log(2) + mixed) / 2
+    )
+
+
+def test_a_loss_of_ones_own_has_no_losses_by_cross_entropy() -> None:
+    class Squared(Classification):
+        def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return (outputs - targets).square().mean()
+
+    class Both(Squared):
+        def losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return (outputs - targets).square()
+
+    assert Squared().losses is None
+    assert Both().losses(torch.ones(1), torch.zeros(1)).tolist() == [1]
+    assert Classification().losses is not None
 
 
 def test_the_page_on_own_tasks_works_as_printed(load: Callable[..., Any], tmp_path: Path) -> None:
