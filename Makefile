@@ -23,7 +23,7 @@ train: $(INSTALLED)  ## Train the default scenario: eight sites on this machine 
 	$(BIN)/torchrun --nproc_per_node=8 -m powertrip.train $(ARGS)
 
 .PHONY: compare
-compare: $(INSTALLED)  ## The default scenario under the publication's policy and its baselines, three seeds (half an hour)
+compare: $(INSTALLED)  ## The default scenario under every kind of policy, three seeds (40 minutes)
 	$(BIN)/python -m benchmarks.compare $(ARGS)
 
 .PHONY: uml

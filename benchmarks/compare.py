@@ -1,7 +1,8 @@
 """One scenario under several policies and seeds, side by side: ``python -m benchmarks.compare``.
 
 Each cell is a run of the real job. A run that does not reach the target within its budget counts as
-never; the median over the seeds is what to compare.
+never; the median over the seeds is what to compare. A policy that takes `selection.k` sites is
+written with it, `static-k=3`: the best of several k in hindsight is what a policy has to beat.
 """
 
 from __future__ import annotations
@@ -21,11 +22,28 @@ from rich.table import Table
 from powertrip.selection.policy import POLICIES
 from powertrip.telemetry import words
 
-COMPARED = ("powertrip", "static-k", "centralized", "random-k", "all", "fixed-radius")
-"""The publication's policy and its baselines; others by --policies."""
+COMPARED = (
+    "together",
+    "powertrip",
+    *(f"static-k={k}" for k in (3, 4, 5, 6)),
+    "random-k=4",
+    "centralized",
+    "all",
+)
+"""This project's policy, the publication's, and the baselines; others by --policies."""
 
 LIMIT_S = 900.0
 """Longest that one run may take, start and end included."""
+
+
+def policy_and_k(text: str) -> str:
+    """Check a policy's name, perhaps with a number of sites, as an argument."""
+    name, _, k = text.partition("=")
+    if name not in POLICIES or (k and not k.isdecimal()):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no policy; write one of {', '.join(POLICIES)}, or static-k=3"
+        )
+    return text
 
 
 def run(policy: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -39,7 +57,9 @@ def run(policy: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, "-m", "powertrip.train", "--json"]
     if options.config:
         command += ["--config", str(options.config)]
-    command += [*options.overrides, f"selection.policy={policy}", f"seed={seed}"]
+    name, _, k = policy.partition("=")
+    command += [*options.overrides, f"selection.policy={name}", f"seed={seed}"]
+    command += [f"selection.k={k}"] if k else []
     command += [f"runtime.run_dir={options.runs}", "telemetry.metrics.port=0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode not in (0, 3):
@@ -86,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, help="scenario; default: the packaged one")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (3)")
-    parser.add_argument("--policies", nargs="+", choices=tuple(POLICIES), default=COMPARED)
+    parser.add_argument("--policies", nargs="+", type=policy_and_k, default=COMPARED)
     parser.add_argument("--runs", type=Path, help="folder to keep the runs in; default: none")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value")
     options = parser.parse_intermixed_args()

@@ -16,6 +16,7 @@ import pytest
 from netem.capabilities import choose_backend
 from powertrip.config import load_config
 from powertrip.runtime.checkpoint import load_checkpoint
+from powertrip.selection.policy import POLICIES
 from powertrip.telemetry import events
 from powertrip.training.digits import Digits
 from powertrip.training.evaluation import evaluate
@@ -164,6 +165,24 @@ def test_a_site_that_is_killed_ends_the_run_and_is_named(tmp_path):
     assert run.summary["outcome"] in ("failed", "interrupted")
     assert run.summary["exit_code"] != 0
     load_checkpoint(run.run_dir / "checkpoint.pt")
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_every_policy_runs(tmp_path, policy):
+    options = (
+        f"selection.policy={policy}", "selection.k=2", "selection.adjustment_interval=1",
+        "goal.accuracy=null", "goal.max_rounds=6", "training.local_steps=4",
+        "emulation.backend=off", "sites.count=3", "telemetry.metrics.port=0",
+    )  # fmt: skip
+    with Run(torchrun(3), *options, "--json", folder=tmp_path) as run:
+        assert run.end() == 0, run.output
+        run.assert_gone()
+    assert run.last_json["rounds"] == 6
+    decisions = run.of(events.Decision)
+    assert len(decisions) == 5  # for rounds 1, 3, 4, 5 and 6
+    assert {decision.policy for decision in decisions} == {policy}
+    for round_ in run.of(events.Round):
+        assert len({site.site for site in round_.sites}) == len(round_.members) >= 1
 
 
 @needs_links

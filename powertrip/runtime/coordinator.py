@@ -303,6 +303,7 @@ class Coordinator:
             ),
         )
         names = self._world.names
+        exchange_off, speeds_off = self._observer.spreads(observation.time_s)
         event = events.Decision(
             time_s=observation.time_s,
             generation=self._generation,
@@ -321,7 +322,9 @@ class Coordinator:
             decide_s=decide_s,
             power_w=dict(zip(names, observation.power_w.tolist(), strict=True)),
             throughput=dict(zip(names, observation.throughput.tolist(), strict=True)),
+            throughput_spread=dict(zip(names, speeds_off.tolist(), strict=True)),
             communication_correction=observation.communication_correction,
+            communication_spread=exchange_off,
             observation=observation.to_json(),
         )
         return _Generation(begin, decision, observation, rebuild, event)
@@ -411,7 +414,8 @@ class Coordinator:
             event.validation_loss,
             time_s=event.time_s,
         )
-        if self._is_first(generation, event):
+        # The first group of all is built while nothing else is done.
+        if self._is_first(generation, event) and event.round > 1:
             self._observer.learn_rebuild(account.times.rebuild_s, time_s=account.end_s)
         return account, event
 

@@ -122,6 +122,10 @@ class Observer:
             pair_bandwidth=pair_bandwidth,
         )
 
+    def spreads(self, time_s: float) -> tuple[float, NDArray[np.float64]]:
+        """By what factor the exchange and each site's speed may be off, two times in three."""
+        return float(self._exchange.spread(time_s)[0]), self._speed.spread(time_s)
+
     def learn_round(
         self,
         begin: Begin,

@@ -27,6 +27,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "margin": 0.0,
         "patience": 1,
         "seat_margin": 0.0,
+        "replan_threshold": None,
     },
 }
 """What stands for settings that are not written, by preset."""
@@ -42,7 +43,7 @@ class SelectionSettings(Settings):
     """What stands for settings that are not written: what works best, or the publication as
     literally as it can be read."""
 
-    policy: str = "powertrip"
+    policy: str = "together"
     """Which policy chooses the sites."""
 
     clock: Literal["measured", "modelled"] = "measured"

@@ -90,8 +90,13 @@ def decision_line(event: events.Decision, names: Mapping[str, str], sites: int) 
     return (
         f"decision {event.generation}: {len(event.members)} of {words.count(sites, 'site')} "
         f"({members}) for {words.count(event.rounds, 'round')} of about "
-        f"{words.duration(event.predicted_round_s)}: {event.reason}"
+        f"{words.duration(event.predicted_round_s)}: {why(event)}"
     )
+
+
+def why(event: events.Decision) -> str:
+    """A decision's reason, after that for making it early."""
+    return event.reason if event.early is None else f"early ({event.early}): {event.reason}"
 
 
 def trouble_line(event: events.Warned | events.Failure, names: Mapping[str, str]) -> str:

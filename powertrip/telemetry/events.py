@@ -261,8 +261,14 @@ class Decision(Event):
     throughput: dict[str, float]
     """Modelled speed of each site with that power, samples per second."""
 
+    throughput_spread: dict[str, float] = Field(default_factory=dict)
+    """By what factor each site's speed may be off, two times in three."""
+
     communication_correction: float = 1.0
     """Measured over modelled exchange time, as learned so far."""
+
+    communication_spread: float = 1.0
+    """By what factor the exchange time may be off, two times in three."""
 
     observation: dict[str, JsonValue] = Field(default_factory=dict)
     """All that the policy saw, so that the decision can be replayed."""

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from powertrip.telemetry import events, words
-from powertrip.telemetry.console import links_text, start_lines, trouble_line
+from powertrip.telemetry.console import links_text, start_lines, trouble_line, why
 from powertrip.telemetry.events import Event
 from powertrip.telemetry.links import LinkWatch, rate
 from powertrip.telemetry.report import Summary, render_summary
@@ -270,7 +270,7 @@ class Board:
                 f"{words.duration(decision.predicted_round_s)}: ",
                 "dim",
             ),
-            decision.reason,
+            why(decision),
         )
         lines = list(text.wrap(console, width))
         if len(lines) > most:
