@@ -62,6 +62,10 @@ format: $(INSTALLED)  ## Format the code and mend what the linter can
 bench-selection: $(INSTALLED)  ## How long a decision takes, up to 100,000 sites
 	$(BIN)/python -m benchmarks.selection_time $(ARGS)
 
+.PHONY: bench-sensitivity
+bench-sensitivity: $(INSTALLED)  ## How much the settings of the decisions matter, on simulated learning curves
+	$(BIN)/python -m benchmarks.sensitivity $(ARGS)
+
 .PHONY: bench-round
 bench-round: $(INSTALLED)  ## The share of a round that is neither training nor exchange
 	$(BIN)/python -m benchmarks.round_overhead $(ARGS)

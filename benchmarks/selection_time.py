@@ -1,5 +1,5 @@
-"""Median time of one decision of every policy, for 100 to 100,000 synthetic sites, on one core,
-and of the exchange among all prefixes of 100 sites in a ring and in a mesh.
+"""Median time of one decision of every policy, for 100 to 100,000 synthetic sites, on one core;
+and of a decision among 100 sites with all the links between them, in a ring and in a mesh.
 
 Run with `python benchmarks/selection_time.py [REPEATS]`.
 """
@@ -15,10 +15,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from powertrip.selection import POLICIES, Observation, SelectionSettings, build_policy
-from powertrip.selection.exchange_time import PairExchange
 from powertrip.selection.types import ExchangeModel
 
 SITES = (100, 1_000, 10_000, 100_000)
+MODELS: tuple[ExchangeModel, ...] = ("star", "ring", "mesh")
 
 
 def synthetic(sites: int, seed: int = 0) -> Observation:
@@ -68,19 +68,15 @@ def decision_s(policy: str, observation: Observation, repeats: int) -> float:
     return float(np.median(times_s))
 
 
-def exchange_s(model: ExchangeModel, repeats: int) -> float:
-    """Return the median time to model the exchange of all prefixes of 100 sites, in seconds."""
-    rng = np.random.default_rng(0)
-    rtt_s, bandwidth = rng.uniform(0, 0.3, (100, 100)), rng.lognormal(19, 0.5, (100, 100))
-    times_s = []
-    for _ in range(repeats):
-        pairs = PairExchange.of(
-            model, rtt_s, bandwidth, update_bytes=10**8, min_delay_s=0.01, correction=1.0
-        )
-        start_s = time.perf_counter()
-        pairs.prefixes_s(np.arange(100))
-        times_s.append(time.perf_counter() - start_s)
-    return float(np.median(times_s))
+def linked(observation: Observation, model: ExchangeModel, seed: int = 0) -> Observation:
+    """Return the same sites with links between all of them."""
+    rng = np.random.default_rng(seed)
+    pairs = (observation.sites, observation.sites)
+    return observation.replace(
+        exchange_model=model,
+        pair_rtt_s=rng.uniform(0.005, 0.3, pairs),
+        pair_bandwidth=rng.lognormal(19, 0.5, pairs),
+    )
 
 
 def main() -> None:
@@ -91,8 +87,10 @@ def main() -> None:
     for policy in POLICIES:
         times_s = [decision_s(policy, observation, repeats) for observation in observations]
         print(policy.ljust(14) + "".join(f"{1e3 * time_s:12.2f}" for time_s in times_s))
-    for model in ("ring", "mesh"):
-        print(f"{model} exchange".ljust(14) + f"{1e3 * exchange_s(model, repeats):12.2f}")
+    print("100 sites".ljust(14) + "".join(f"{model:>12}" for model in MODELS))
+    for policy in ("powertrip", "together"):
+        times_s = [decision_s(policy, linked(observations[0], model), repeats) for model in MODELS]
+        print(policy.ljust(14) + "".join(f"{1e3 * time_s:12.2f}" for time_s in times_s))
 
 
 if __name__ == "__main__":

@@ -92,6 +92,11 @@ class World:
         moved = np.exp(self.movement * rng.normal(size=self.sites.sites))
         return self.sites.replace(throughput=self.sites.throughput * moved)
 
+    def gains(self) -> dict[int, float]:
+        """Return what a round of the base work brings, by number of members."""
+        each = float(worth(self.sites.base_steps.astype(float), self.sites.h0).mean())
+        return {k: float(saturation(k, self.kappa) * each) for k in range(1, self.sites.sites + 1)}
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -136,6 +141,7 @@ def run(
             kappa=estimator.kappa,
             h0=h0 or true.h0,
             gains=gains,
+            measured_gains=world.gains(),
             round=len(gains),
             generation=decisions,
             members=previous.members if previous else (),
@@ -150,7 +156,7 @@ def run(
         k, part = members.size, members.size // 2
         for _ in range(made.rounds):
             true = world.at(time_s)
-            steps = expected_steps(true, made)
+            steps = expected_steps(true, made).astype(float)
             brings = float(saturation(k, world.kappa) * worth(steps, true.h0).mean())
             time_s += predicted_round_s(round_terms(true, 0.01), members, made.work)
             done += brings
@@ -164,7 +170,7 @@ def run(
 
 
 def best_fixed_s(seen: Observation, kappa: float) -> float:
-    """Return the shortest time to the target of any fixed plan: every prefix by steps, every length."""
+    """Return the shortest time to the target of any fixed plan: all prefixes, all lengths."""
     terms = round_terms(seen, 0.01)
     best = np.inf
     for round_s in np.geomspace(0.1, 100, 200):

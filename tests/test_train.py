@@ -40,12 +40,16 @@ EMULATES = choose_backend("auto").name != "none"
 
 needs_links = pytest.mark.skipif(not EMULATES, reason="no emulated links on this machine")
 
-TWO = ("sites.count=2", "selection.policy=all", "telemetry.metrics.port=0")
+TWO = (
+    "sites.count=2", "selection.policy=all", "telemetry.metrics.port=0", "training.local_steps=4",
+)  # fmt: skip
 ENDLESS = ("goal.accuracy=null", "goal.max_rounds=1000000")
 
 
 def test_a_run_reaches_its_target_and_leaves_nothing_behind_but_its_folder(tmp_path):
-    overrides = ("sites.count=3", "goal.accuracy=0.8", "telemetry.metrics.port=0")
+    overrides = (
+        "sites.count=3", "goal.accuracy=0.8", "telemetry.metrics.port=0", "training.local_steps=4",
+    )  # fmt: skip
     listeners = set()
     with Run(torchrun(3), *overrides, "--json", folder=tmp_path) as run:
         while run.process.poll() is None:
@@ -170,11 +174,11 @@ def test_a_site_that_is_killed_ends_the_run_and_is_named(tmp_path):
 @pytest.mark.parametrize("policy", list(POLICIES))
 def test_every_policy_runs(tmp_path, policy):
     options = (
-        f"selection.policy={policy}", "selection.k=2", "selection.adjustment_interval=1",
+        f"selection.policy={policy}", "selection.k=1", "selection.adjustment_interval=1",
         "goal.accuracy=null", "goal.max_rounds=6", "training.local_steps=4",
-        "emulation.backend=off", "sites.count=3", "telemetry.metrics.port=0",
+        "emulation.backend=off", "sites.count=2", "runtime.pacing=off", "telemetry.metrics.port=0",
     )  # fmt: skip
-    with Run(torchrun(3), *options, "--json", folder=tmp_path) as run:
+    with Run(torchrun(2), *options, "--json", folder=tmp_path) as run:
         assert run.end() == 0, run.output
         run.assert_gone()
     assert run.last_json["rounds"] == 6

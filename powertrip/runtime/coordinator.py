@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import random
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,8 +14,9 @@ from powertrip.errors import PowerTripError
 from powertrip.exchange.group import store_prefix
 from powertrip.runtime.accounts import RoundAccount, round_event
 from powertrip.runtime.control import Inbox, Log, StoreFactory, delete_prefix
+from powertrip.runtime.deciding import Decider, Generation
 from powertrip.runtime.errors import ControlPlaneError, LinksLost, SiteFailed, SitesSilent
-from powertrip.runtime.membership import HUB, plan_transfers
+from powertrip.runtime.membership import HUB
 from powertrip.runtime.messages import (
     Begin,
     Commit,
@@ -36,9 +35,6 @@ from powertrip.runtime.observer import Observer
 from powertrip.runtime.setup import Setup
 from powertrip.runtime.surveys import Surveys
 from powertrip.runtime.timekeeping import MeasuredTime, ModelledTime, Timekeeper
-from powertrip.selection.policy import build_policy
-from powertrip.selection.replan import reason_to_replan
-from powertrip.selection.types import Decision, Observation
 from powertrip.telemetry import events
 from powertrip.telemetry.events import Outcome
 from powertrip.telemetry.report import Summary
@@ -50,29 +46,6 @@ BUDGET_EXIT_CODE = 3
 
 _PROBE_SLACK_S = 10.0  # for the sites' answers, beyond the limit of the measurement itself
 _LAG_SHARE = 0.2  # of local training, beyond which the emulated pace is not the modelled one
-
-
-@dataclass(frozen=True)
-class _Generation:
-    """A decision that has been published.
-
-    Attributes
-    ----------
-    begin
-        What the sites were told.
-    decision, made_from
-        What was decided, and what was seen then.
-    rebuild
-        Whether it needs another process group than the one before.
-    event
-        Its record.
-    """
-
-    begin: Begin
-    decision: Decision
-    made_from: Observation
-    rebuild: bool
-    event: events.Decision
 
 
 class Interrupted(PowerTripError):
@@ -114,10 +87,9 @@ class Coordinator:
         self._store = connect()
         self._log, self._inbox = Log(self._store), Inbox(self._store)
         self._telemetry = telemetry
-        self._policy = build_policy(self._config.selection)
         self._target = self._config.goal.target
 
-        self._generation = 0
+        self._generation = 0  # of the last round
         self._holders: set[int] = set()
         self._round = 0
         self._stop: Stop | None = None
@@ -152,6 +124,7 @@ class Coordinator:
         self._observer = observer
         modelled = self._config.selection.clock == "modelled"
         self._time: Timekeeper = ModelledTime(observer) if modelled else MeasuredTime()
+        self._decider = Decider(self._config, self._world, observer, self._time)
         self._surveys = Surveys(self._world, sum(r.probe is not None for r in ready))
         self._announce(ready)
         first = ready[HUB].digest
@@ -227,10 +200,11 @@ class Coordinator:
 
     def _train(self) -> tuple[Outcome, int]:
         """Round after round; decisions are made a round ahead, so that no site waits for one."""
-        generation = following = self._decide(1, None)
+        generation = following = self._decider.first(self._holders)
         self._log.append(generation.begin)
         self._telemetry.emit(generation.event)
         for round_ in itertools.count(1):
+            self._generation = generation.begin.generation
             reports = self._collect(generation.begin, round_)
             if reports is None:
                 return self._interrupted()
@@ -240,7 +214,7 @@ class Coordinator:
                 self._publish_stop(after_round=round_, holders=generation.begin.members)
                 self._record(generation, reports, account, event)
                 return end
-            after_next = self._decide_ahead(round_ + 2, following)
+            after_next = self._decider.ahead(round_ + 2, following)
             self._log.append(
                 Commit(
                     generation=generation.begin.generation,
@@ -254,87 +228,6 @@ class Coordinator:
                 self._telemetry.emit(after_next.event)
                 following = after_next
         raise AssertionError("rounds do not end by themselves")
-
-    def _decide_ahead(self, first_round: int, standing: _Generation) -> _Generation | None:
-        """Decide on a round to come, where that is due; `standing` governs the round before it."""
-        if first_round > self._config.goal.max_rounds:
-            return None
-        early = None
-        if first_round - standing.begin.first_round < standing.decision.rounds:
-            now = self._observe(first_round, standing)
-            early = reason_to_replan(standing.made_from, now, self._config.selection)
-            if early is None:
-                return None
-        return self._decide(first_round, standing, early=early)
-
-    def _observe(self, first_round: int, standing: _Generation | None) -> Observation:
-        return self._observer.observe(
-            time_s=self._time.now_s(),
-            next_round=first_round,
-            generation=self._generation + 1,
-            members=() if standing is None else standing.begin.members,
-            previous=None if standing is None else standing.decision,
-        )
-
-    def _decide(
-        self, first_round: int, standing: _Generation | None, *, early: str | None = None
-    ) -> _Generation:
-        """Decide; what the sites must know of it is for the caller to publish."""
-        observation = self._observe(first_round, standing)
-        started_s = time.perf_counter()
-        decision = self._policy.decide(observation)
-        decide_s = time.perf_counter() - started_s
-        self._generation += 1
-        before = () if standing is None else standing.begin.members
-        rebuild = set(decision.members) != set(before)
-        begin = Begin(
-            generation=self._generation,
-            members=decision.members,
-            steps=decision.work.steps,
-            deadline_s=decision.work.deadline_s,
-            half=self._half(decision.members),
-            first_round=first_round,
-            transfers=plan_transfers(decision.members, before or self._holders),
-            clock_s=self._time.announce(
-                self._generation,
-                rebuild=rebuild,
-                meanwhile=None if standing is None else standing.begin,
-                round_=first_round - 1,
-            ),
-        )
-        names = self._world.names
-        exchange_off, speeds_off = self._observer.spreads(observation.time_s)
-        event = events.Decision(
-            time_s=observation.time_s,
-            generation=self._generation,
-            round=begin.first_round,
-            members=tuple(names[site] for site in decision.members),
-            policy=decision.policy,
-            reason=decision.reason,
-            early=early,
-            predicted_round_s=decision.predicted_round_s,
-            rounds=decision.rounds,
-            steps=begin.steps,
-            deadline_s=begin.deadline_s,
-            candidates=tuple(
-                events.Candidate(**candidate.to_json()) for candidate in decision.candidates
-            ),
-            decide_s=decide_s,
-            power_w=dict(zip(names, observation.power_w.tolist(), strict=True)),
-            throughput=dict(zip(names, observation.throughput.tolist(), strict=True)),
-            throughput_spread=dict(zip(names, speeds_off.tolist(), strict=True)),
-            communication_correction=observation.communication_correction,
-            communication_spread=exchange_off,
-            observation=observation.to_json(),
-        )
-        return _Generation(begin, decision, observation, rebuild, event)
-
-    def _half(self, members: tuple[int, ...]) -> tuple[int, ...]:
-        """Half of the members, drawn afresh, whose mean update is to be tried."""
-        if not self._config.selection.tries_halves or len(members) < 2:
-            return ()
-        draw = random.Random(f"{self._config.seed}/{self._generation}")
-        return tuple(sorted(draw.sample(members, len(members) // 2)))
 
     def _collect(self, begin: Begin, round_: int) -> list[Report] | None:
         """All members' reports of a round; None if the run stops and they do not come in time."""
@@ -394,7 +287,7 @@ class Coordinator:
         return mail
 
     def _account(
-        self, generation: _Generation, reports: list[Report]
+        self, generation: Generation, reports: list[Report]
     ) -> tuple[RoundAccount, events.Round]:
         """Take in a round that all members have done."""
         account = self._time.account(generation.begin, reports)
@@ -421,7 +314,7 @@ class Coordinator:
 
     def _record(
         self,
-        generation: _Generation,
+        generation: Generation,
         reports: list[Report],
         account: RoundAccount,
         event: events.Round,
@@ -433,7 +326,7 @@ class Coordinator:
         self._warn_of_lag(reports, event)
 
     @staticmethod
-    def _is_first(generation: _Generation, event: events.Round) -> bool:
+    def _is_first(generation: Generation, event: events.Round) -> bool:
         """Whether the round is the first one of a process group."""
         return generation.rebuild and event.round == generation.begin.first_round
 

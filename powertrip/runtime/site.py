@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import time
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from powertrip.exchange.group import Group, choose_algorithm, choose_backend
 from powertrip.runtime.checkpoint import CheckpointUnwritable, save_checkpoint
 from powertrip.runtime.clock import TrainingClock
 from powertrip.runtime.control import LogReader, Outbox, StoreFactory
+from powertrip.runtime.evaluator import Evaluator
 from powertrip.runtime.groups import GroupBuilder
 from powertrip.runtime.messages import (
     Begin,
@@ -26,7 +26,6 @@ from powertrip.runtime.messages import (
     Ready,
     Report,
     Stop,
-    Tally,
 )
 from powertrip.runtime.pacing import Pacer
 from powertrip.runtime.probing import Probing
@@ -35,8 +34,6 @@ from powertrip.runtime.setup import Setup, data_folder
 from powertrip.runtime.trial import HalfTrial
 from powertrip.training.device import prepare_torch
 from powertrip.training.digest import digest
-from powertrip.training.errors import TrainingDiverged
-from powertrip.training.evaluation import evaluate
 from powertrip.training.flat import initial_model
 from powertrip.training.local import LocalResult, LocalTrainer
 from powertrip.training.outer import build_outer
@@ -112,6 +109,7 @@ class Site:
             parameters_size=self._model.parameters_size,
             device=self._device,
         )
+        self._evaluator = Evaluator(self._task, self._model, config)
         self._mean = WeightedMean(self._committed.numel(), self._device)
         self._round_model = RoundModel(
             world, config, update_bytes=self._mean.nbytes, backend=self._backend
@@ -338,8 +336,11 @@ class Site:
         self._last_round = round_
 
         started_s = time.monotonic()
-        validation, test = self._evaluate(begin, round_)
-        trial = None if tried is None else tried.evaluate(lambda v: self._validate(begin, v))
+        share = begin.members.index(self.index), len(begin.members)
+        validation, test = self._evaluator.after_round(round_, *share)
+        trial = None
+        if tried is not None:
+            trial = tried.evaluate(lambda vector: self._evaluator.validation_of(vector, *share))
         self._model.vector.copy_(self._committed)
         evaluation_s = time.monotonic() - started_s
         self._clock.set_apart(evaluation_s)
@@ -387,37 +388,10 @@ class Site:
             before=self._committed,
         )
 
-    def _validate(self, begin: Begin, vector: torch.Tensor) -> Tally:
-        """Evaluate another model than the committed one on this member's validation samples."""
-        self._model.vector.copy_(vector)
-        share, shares = begin.members.index(self.index), len(begin.members)
-        counts = evaluate(self._task, self._model, "validation", shard=share, shards=shares)
-        return Tally(correct=counts.correct, loss_sum=counts.loss_sum, count=counts.count)
-
     def _layer_norms(self) -> tuple[float, ...]:
         if self._config.selection.cefl.critical.test != "layers":
             return ()
         return tuple(self._model.norms(self._mean.update))
-
-    def _evaluate(self, begin: Begin, round_: int) -> tuple[Tally | None, Tally | None]:
-        every = self._config.runtime.evaluate_every
-        if round_ % every and round_ != self._config.goal.max_rounds:
-            return None, None
-        share, shares = begin.members.index(self.index), len(begin.members)
-        counts = [
-            evaluate(self._task, self._model, split, shard=share, shards=shares)
-            for split in ("validation", "test")
-        ]
-        if not all(math.isfinite(c.loss_sum) for c in counts):
-            raise TrainingDiverged(
-                f"after round {round_} the validation or test loss is no longer a number; lower "
-                f"training.lr ({self._config.training.lr:g}) or outer.lr "
-                f"({self._config.outer.learning_rate:g})"
-            )
-        validation, test = (
-            Tally(correct=c.correct, loss_sum=c.loss_sum, count=c.count) for c in counts
-        )
-        return validation, test
 
     def _finish(self, stop: Stop) -> None:
         done = Finished(site=self.index)

@@ -51,6 +51,7 @@ class RandomK:
         drawn = np.zeros_like(usable)
         drawn[rng.choice(sites, k, replace=False)] = True
         outlook = look(observation, self.settings, among=drawn)
+        k = outlook.order.size  # fewer where one of them lacks a link to another
         return _take(self.name, outlook, k, f"{k} of {sites.size} usable sites by chance")
 
 

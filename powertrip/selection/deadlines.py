@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from powertrip.selection.checks import FloatArray, IntArray
 from powertrip.selection.round_time import RoundTerms
@@ -23,88 +24,122 @@ _ALMOST = 1 + 1e-9
 
 def worth(steps: FloatArray, h0: float) -> FloatArray:
     """What local steps are worth, in steps: ``H / (1 + H/h0)``."""
-    return np.asarray(steps / (1 + steps / h0))
+    return np.asarray(steps * h0 / (steps + h0))
 
 
 def whole_steps(local_s: FloatArray, step_s: FloatArray) -> FloatArray:
     """Return how many whole steps fit into `local_s`, none where it is negative."""
-    return np.asarray(np.floor(np.maximum(local_s, 0.0) / step_s * _ALMOST))
+    return np.asarray(np.floor(np.maximum(local_s, 0.0) * (_ALMOST / step_s)))
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Members of a round, as their deadlines see them; shapes [k].
+
+    Parameters
+    ----------
+    step_s
+        Seconds for one local step.
+    delay_s
+        Seconds for the exchange of each, once it has trained.
+    h0
+        Local steps after which another step is worth half.
+    """
+
+    step_s: FloatArray
+    delay_s: FloatArray
+    h0: float
+
+    @classmethod
+    def of(cls, terms: RoundTerms, members: IntArray) -> Crew:
+        """Return the crew of these sites."""
+        return cls(terms.step_s[members], terms.delays_s(members), terms.h0)
+
+    @property
+    def shortest_s(self) -> float:
+        """Length of the round in which everyone can do a step."""
+        return float(np.max(self.step_s + self.delay_s))
+
+    def steps(self, round_s: ArrayLike) -> FloatArray:
+        """Return the whole steps that each does, shape [c, k] for c lengths of the round."""
+        return whole_steps(np.asarray(round_s)[..., None] - self.delay_s, self.step_s)
+
+    def worth(self, round_s: ArrayLike) -> FloatArray:
+        """Return what the work of all is worth, in steps; 0 if someone cannot do a step."""
+        steps = self.steps(round_s)
+        done = worth(steps, self.h0).sum(axis=-1)
+        return np.where(steps.min(axis=-1) >= 1, done, 0.0)
+
+    def trimmed_s(self, round_s: ArrayLike) -> FloatArray:
+        """Return the shortest rounds in which all do the same steps as in those of `round_s`."""
+        return np.asarray((self.delay_s + self.steps(round_s) * self.step_s).max(axis=-1))
+
+    def best_round_s(self) -> float:
+        """Return the length of the round in which they do the most worth per second."""
+
+        def best_of(lengths: FloatArray) -> float:
+            trimmed_s = self.trimmed_s(lengths)
+            return float(trimmed_s[np.argmax(self.worth(trimmed_s) / trimmed_s)])
+
+        low_s = self.shortest_s
+        # One step each is worth 1/(1+1/h0), and no work more than h0: no longer round is better.
+        rough_s = best_of(lengths_s(low_s, low_s * (1 + self.h0)))
+        near = lengths_s(max(low_s, rough_s / _RATIO), rough_s * _RATIO, ratio=1.01)
+        return best_of(np.append(rough_s, near))
+
+    def work(self, round_s: float) -> Work:
+        """Return until when each trains in a round of length `round_s`."""
+        return Work(deadline_s=tuple(np.maximum(round_s - self.delay_s, 0.0).tolist()))
 
 
 @dataclass(frozen=True)
 class PrefixSums:
-    """Sums over the first k sites of an order in a round of a given length, at index k - 1.
+    """Rounds of the first k sites of an order, at index k - 1, and what they sum up to.
 
     Parameters
     ----------
+    round_s
+        Length of the round.
     worth
-        Of the local work; 0 from the first site on that cannot do a step.
+        Of the local work; 0 where one of them cannot do a step.
     drawn
         Seconds of training weighted by each row of weights (watts: joules), shape [m, k].
     """
 
+    round_s: FloatArray
     worth: FloatArray
     drawn: FloatArray
 
 
 def prefix_sums(
-    terms: RoundTerms, order: IntArray, round_s: float, weights: FloatArray
+    terms: RoundTerms, order: IntArray, length_s: float, weights: FloatArray
 ) -> PrefixSums:
-    """Sum up a round of length `round_s` over every prefix of `order`.
+    """Sum up rounds of one length over every prefix of `order`, in O(N).
 
     Parameters
     ----------
+    length_s
+        Length of the round; of the training alone, which is then the same for all members, where
+        the exchange depends on the whole set.
     weights
         What a second of training counts at each site, shape [m, n]; m may be 0.
     """
-    step_s, per_s = terms.step_s[order], weights[:, order]
     if terms.pairs is None:
+        round_s = np.full(order.size, length_s)
         local_s = round_s - terms.delay_s[order]
-        steps = whole_steps(local_s, step_s)
-        able = np.minimum.accumulate(steps) >= 1
-        total = np.where(able, np.cumsum(worth(steps, terms.h0)), 0.0)
-        return PrefixSums(total, np.cumsum(local_s * per_s, axis=1))
-    # The exchange, and with it everybody's deadline, depends on the whole set.
-    left_s = round_s - terms.pairs.prefixes_s(order)
-    inside = np.tri(order.size, dtype=np.bool_)
-    table = whole_steps(left_s[:, None], step_s[None, :])
-    able = np.where(inside, table, 1.0).min(axis=1) >= 1
-    total = np.where(inside, worth(table, terms.h0), 0.0).sum(axis=1)
-    return PrefixSums(np.where(able, total, 0.0), left_s * np.cumsum(per_s, axis=1))
-
-
-def shortest_round_s(terms: RoundTerms, members: IntArray) -> float:
-    """Length of the round in which every one of `members` can do a step."""
-    return float(np.max(terms.step_s[members] + terms.delays_s(members)))
+    else:
+        round_s = length_s + terms.pairs.prefixes_s(order)
+        local_s = np.full(order.size, length_s)
+    steps = whole_steps(local_s, terms.step_s[order])
+    able = np.minimum.accumulate(steps) >= 1
+    total = np.where(able, np.cumsum(worth(steps, terms.h0)), 0.0)
+    return PrefixSums(round_s, total, np.cumsum(local_s * weights[:, order], axis=1))
 
 
 def lengths_s(low_s: float, high_s: float, ratio: float = _RATIO) -> FloatArray:
     """Return lengths of a round from `low_s` to `high_s` that lie at most a factor apart."""
     count = max(2, 1 + int(np.ceil(np.log(high_s / low_s) / np.log(ratio))))
     return np.asarray(low_s * (high_s / low_s) ** np.linspace(0, 1, count))
-
-
-def trimmed_s(terms: RoundTerms, members: IntArray, round_s: float) -> float:
-    """Return the shortest round in which `members` do the same steps as in one of `round_s`."""
-    delay_s = terms.delays_s(members)
-    steps = whole_steps(round_s - delay_s, terms.step_s[members])
-    return float(np.max(delay_s + steps * terms.step_s[members]))
-
-
-def best_round_s(terms: RoundTerms, members: IntArray) -> float:
-    """Return the length of the round in which `members` do the most worth per second."""
-    low_s = shortest_round_s(terms, members)
-    # One step each is worth 1 / (1 + 1/h0), and no work more than h0: no longer round is better.
-    high_s = low_s * (1 + terms.h0)
-    delay_s, step_s = terms.delays_s(members), terms.step_s[members]
-
-    def per_second(round_s: float) -> float:
-        return float(worth(whole_steps(round_s - delay_s, step_s), terms.h0).sum()) / round_s
-
-    coarse = [trimmed_s(terms, members, s) for s in lengths_s(low_s, high_s).tolist()]
-    best_s = max(coarse, key=per_second)
-    near = lengths_s(max(low_s, best_s / _RATIO), best_s * _RATIO, ratio=1.01).tolist()
-    return max([best_s, *(trimmed_s(terms, members, s) for s in near)], key=per_second)
 
 
 @dataclass(frozen=True)
@@ -132,25 +167,21 @@ def prefix_rounds(terms: RoundTerms, order: IntArray) -> PrefixRounds:
     if terms.pairs is None:
         delay_s = np.cumsum(terms.delay_s[order]) / k
         shortest_s = np.maximum.accumulate(terms.step_s[order] + terms.delay_s[order])
+        low_s = float(shortest_s.min())
     else:
         delay_s = terms.pairs.prefixes_s(order)
         shortest_s = np.maximum.accumulate(terms.step_s[order]) + delay_s
+        low_s = float(terms.step_s[order[0]])
     # At the shortest round everyone can do a step, which makes it a candidate of every prefix.
-    round_s, mean_worth = shortest_s.copy(), np.full(k.size, worth(np.ones(1), terms.h0)[0])
+    round_s, mean_worth = shortest_s, np.full(k.size, worth(np.ones(1), terms.h0)[0])
     none = np.empty((0, terms.step_s.size))
-    for length_s in lengths_s(float(shortest_s.min()), float(shortest_s.max()) * (1 + terms.h0)):
-        mean = prefix_sums(terms, order, float(length_s), none).worth / k
-        better = mean * round_s > mean_worth * length_s
-        round_s, mean_worth = (
-            np.where(better, length_s, round_s),
-            np.where(better, mean, mean_worth),
-        )
+    for length_s in lengths_s(low_s, float(shortest_s.max()) * (1 + terms.h0)).tolist():
+        sums = prefix_sums(terms, order, length_s, none)
+        mean = sums.worth / k
+        better = mean * round_s > mean_worth * sums.round_s
+        round_s = np.where(better, sums.round_s, round_s)
+        mean_worth = np.where(better, mean, mean_worth)
     return PrefixRounds(round_s, delay_s, mean_worth)
-
-
-def deadlines(terms: RoundTerms, members: IntArray, round_s: float) -> Work:
-    """Return until when each of `members` trains in a round of length `round_s`."""
-    return Work(deadline_s=tuple(np.maximum(round_s - terms.delays_s(members), 0.0).tolist()))
 
 
 def expected_steps(observation: Observation, decision: Decision) -> IntArray:

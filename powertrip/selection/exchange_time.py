@@ -104,8 +104,11 @@ class PairExchange:
         return self._known[key]
 
     def set_s(self, members: IntArray) -> float:
-        """Exchange among `members`, in seconds."""
-        return float(self.prefixes_s(members)[-1])
+        """Exchange among `members`, in seconds, in O(N^2) or less."""
+        between = np.ix_(members, members)
+        model = _ring_set_s if self.model == "ring" else _mesh_set_s
+        seconds = model(self.latency_s[between], self.update_s[between])
+        return max(self.correction * seconds, self.min_delay_s)
 
     def connected(self, order: IntArray) -> IntArray:
         """Return `order` without the sites that lack a link to one before them that stays."""
@@ -195,10 +198,21 @@ def _ring_s(latency_s: FloatArray, update_s: FloatArray) -> FloatArray:
     return np.asarray(2.0 * (k - 1) * np.maximum(open_s, closing_s))
 
 
+def _ring_set_s(latency_s: FloatArray, update_s: FloatArray) -> float:
+    k = latency_s.shape[0]
+    if k == 1:
+        return 0.0
+    hop = np.arange(k), np.roll(np.arange(k), -1)
+    return float(2.0 * (k - 1) * (latency_s[hop] + update_s[hop] / k).max())
+
+
 def _mesh_s(latency_s: FloatArray, update_s: FloatArray) -> FloatArray:
-    n = latency_s.shape[0]
-    latency_s, update_s = latency_s.copy(), update_s.copy()
-    np.fill_diagonal(latency_s, 0.0)
-    np.fill_diagonal(update_s, 0.0)
-    phase_s = [float((latency_s[:k, :k] + update_s[:k, :k] / k).max()) for k in range(2, n + 1)]
-    return np.array([0.0, *(2.0 * s for s in phase_s)])
+    ks = range(1, latency_s.shape[0] + 1)
+    return np.array([_mesh_set_s(latency_s[:k, :k], update_s[:k, :k]) for k in ks])
+
+
+def _mesh_set_s(latency_s: FloatArray, update_s: FloatArray) -> float:
+    k = latency_s.shape[0]
+    pair_s = latency_s + update_s / k
+    np.fill_diagonal(pair_s, 0.0)
+    return float(2.0 * pair_s.max())

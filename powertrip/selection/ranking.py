@@ -44,12 +44,13 @@ def communication_weight(terms: RoundTerms) -> float:
     """Share of a typical usable site's round at full power that is communication, 0 to 1.
 
     Full power, so that a site which gains power does not move the weights against itself. The
-    typical delay is ``(mean of sqrt T_i)^2``: with it, a site that loses delay never falls, which a
-    median does not ensure. For a site i to fall behind j, ``w/(1-w) ln(T_j/T_i)`` has to shrink as
-    T_i does, and so ``x ln(T_j/T_i) > 1`` with x the share of i in ``w/(1-w)``. Here
-    ``x = sqrt T_i / sum sqrt T``, and ``x ln(T_j/T_i) <= 2 x ln((1-x)/x) <= 0.56``.
+    typical delay is ``(mean of T_i^(1/3))^3``: close to a median, but such that a site that loses
+    delay never falls. For a site i to fall behind j, ``w/(1-w) ln(T_j/T_i)`` has to shrink as T_i
+    does, and so ``e_i ln(T_j/T_i) > 1``, with e_i the elasticity of ``w/(1-w)`` by T_i. Here e_i is
+    the share x of i in the sum of cube roots, and ``x ln(T_j/T_i) <= 3 x ln((1-x)/x) <= 0.84``. A
+    median, which a site may itself be, has an e_i of up to 1.
     """
-    delay_s = float(np.mean(np.sqrt(terms.delay_s[terms.usable]))) ** 2
+    delay_s = float(np.mean(np.cbrt(terms.delay_s[terms.usable]))) ** 3
     full_power_s = terms.base_steps * terms.full_power_step_s
     compute_s = float(np.median(full_power_s[terms.usable]))
     return delay_s / (delay_s + compute_s)

@@ -21,8 +21,9 @@ def reason_to_replan(
 
     It is due when a member has lost power or link; and, once the decision has held for
     `settings.replan_min_rounds`, when a member's speed or delay has changed by more than
-    `settings.replan_threshold` either way, or that of another site has improved as much and made
-    its own round shorter than the slowest member's.
+    `settings.replan_threshold` either way (in a ring or mesh the exchange among all of them, too),
+    or that of another site has improved as much and made its own round shorter than the slowest
+    member's.
 
     Parameters
     ----------
@@ -55,7 +56,11 @@ def reason_to_replan(
     watched &= after.usable & (after.own_s < after.own_s[members].max())
     watched[members] = np.maximum(np.abs(faster), np.abs(nearer))[members] > limit
     changed = np.flatnonzero(watched).tolist()
-    if not changed:
-        return None
     percent = f"{100 * settings.replan_threshold:g} %"
-    return f"power or link of {now.listed(changed)} has changed by more than {percent}"
+    if changed:
+        return f"power or link of {now.listed(changed)} has changed by more than {percent}"
+    if before.pairs is not None and after.pairs is not None:
+        slower = np.log(after.pairs.set_s(members) / before.pairs.set_s(members))
+        if abs(slower) > limit:
+            return f"the exchange among the members has changed by more than {percent}"
+    return None

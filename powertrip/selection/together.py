@@ -9,7 +9,6 @@ import numpy as np
 
 from powertrip.selection.checks import BoolArray
 from powertrip.selection.coverage import due_sites
-from powertrip.selection.deadlines import deadlines, whole_steps
 from powertrip.selection.gain import recent_gain
 from powertrip.selection.objective import Objective
 from powertrip.selection.plans import Plan, Planner
@@ -47,10 +46,7 @@ class Together:
         due = due_sites(observation, pool, terms.own_s, self.settings.coverage)
         planner = self._planner(observation, terms, pool, due)
         best, stay = planner.best(), planner.staying()
-        if stay is not None and best.efficiency <= stay.efficiency * (1 + self.settings.margin):
-            plan = stay
-        else:
-            plan = best
+        plan = best if stay is None or best.beats(stay, self.settings.margin) else stay
         reason = self._reason(observation, terms, plan, best, stay)
         if due.any():
             free = self._planner(observation, terms, pool, np.zeros_like(due)).best()
@@ -61,10 +57,10 @@ class Together:
             generation=observation.generation,
             policy=self.name,
             members=tuple(plan.members.tolist()),
-            work=deadlines(terms, plan.members, plan.round_s),
+            work=plan.crew.work(plan.round_s),
             rounds=observation.interval_rounds,
             predicted_round_s=plan.round_s,
-            candidates=tuple(_line(terms, p, unit, p is plan) for p in planner.table(plan)),
+            candidates=tuple(_line(p, unit, p is plan) for p in planner.table(plan)),
             reason=reason,
         )
 
@@ -84,7 +80,7 @@ class Together:
     def _reason(
         self, o: Observation, terms: RoundTerms, plan: Plan, best: Plan, stay: Plan | None
     ) -> str:
-        steps = whole_steps(plan.round_s - terms.delays_s(plan.members), terms.step_s[plan.members])
+        steps = plan.crew.steps(plan.round_s)
         k = plan.members.size
         round_ = f"{plan.round_s:.3g} s a round, {steps.min():.0f} to {steps.max():.0f} steps"
         was, now = set(o.members), set(plan.members.tolist())
@@ -127,8 +123,8 @@ def _price(o: Observation, due: BoolArray, best: Plan, free: Plan) -> str:
     return f"; coverage takes in {who}, for {100 * price:.1f} % of the efficiency"
 
 
-def _line(terms: RoundTerms, plan: Plan, unit: float, chosen: bool) -> Candidate:
-    communication_s = float(terms.delays_s(plan.members).mean())
+def _line(plan: Plan, unit: float, chosen: bool) -> Candidate:
+    communication_s = float(plan.crew.delay_s.mean())
     return Candidate(
         k=plan.members.size,
         gain=unit * plan.progress,

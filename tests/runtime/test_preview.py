@@ -153,8 +153,9 @@ def test_members_must_be_sites(three_sites, members, said):
 
 
 def test_what_no_policy_can_decide_is_an_error_of_the_project(three_sites):
+    oracle = with_settings(three_sites, "selection.policy=powertrip", "selection.projector=oracle")
     with pytest.raises(MissingGains, match="works in simulations only"):
-        plan_run(with_settings(three_sites, "selection.projector=oracle"))
+        plan_run(oracle)
     dark = [f"sites.list.{site}.power.watts=0" for site in (0, 1)]
     with pytest.raises(NoUsableSite, match="0 have power"):
         plan_run(with_settings(three_sites, *dark), time_s=20.0)

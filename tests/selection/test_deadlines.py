@@ -7,11 +7,9 @@ from hypothesis import strategies as st
 
 from powertrip.selection import SelectionSettings, build_policy
 from powertrip.selection.deadlines import (
-    best_round_s,
-    deadlines,
+    Crew,
     expected_steps,
     prefix_sums,
-    trimmed_s,
     whole_steps,
     worth,
 )
@@ -38,9 +36,12 @@ def test_steps_until_the_deadline_by_hand(three):
     local_s = 0.7 - terms.delay_s[members]
     assert whole_steps(local_s, terms.step_s[members]).tolist() == [2, 2]
     assert whole_steps(np.array([-1.0]), np.array([0.1])).tolist() == [0]
-    # at 0.72 s they do no more
-    assert trimmed_s(terms, members, 0.72) == pytest.approx(0.7)
-    assert deadlines(terms, members, 0.7).deadline_s == pytest.approx((0.2, 0.45))
+    # at 0.72 s they do no more; two steps are worth 2 / 1.2
+    crew = Crew.of(terms, members)
+    np.testing.assert_allclose(crew.trimmed_s([0.72, 0.7]), [0.7, 0.7])
+    np.testing.assert_allclose(crew.worth([0.7, 0.55]), [4 / 1.2, 0.0])
+    assert crew.shortest_s == pytest.approx(0.6)
+    assert crew.work(0.7).deadline_s == pytest.approx((0.2, 0.45))
 
 
 def test_sums_by_hand(three):
@@ -54,7 +55,7 @@ def test_sums_by_hand(three):
 def test_best_round_by_hand(observe):
     # alone: H steps in 0.5 + 0.1 H s bring H / (1 + H/10); best at H = sqrt(0.5 * 10 / 0.1) = 7
     terms = round_terms(observe(throughput=[100.0], delay_s=[0.5], h0=10.0), 0.01)
-    assert best_round_s(terms, np.array([0])) == pytest.approx(1.2)
+    assert Crew.of(terms, np.array([0])).best_round_s() == pytest.approx(1.2)
 
 
 def test_the_whole_set_sets_the_deadline_in_a_mesh(observe):
@@ -65,11 +66,12 @@ def test_the_whole_set_sets_the_deadline_in_a_mesh(observe):
         pair_bandwidth=np.full((3, 3), np.inf),
     )
     terms = round_terms(seen, 0.01)
-    sums = prefix_sums(terms, np.array([0, 2, 1]), 0.8, NONE)
-    # alone 0.79 s: 7 steps; else 0.4 s: 4, 8 and 2 steps
-    expected = [7 / 1.7, 4 / 1.4 + 8 / 1.8, 4 / 1.4 + 8 / 1.8 + 2 / 1.2]
+    sums = prefix_sums(terms, np.array([0, 2, 1]), 0.4, NONE)
+    # 0.4 s are 4, 8 and 2 steps; then an exchange, which takes 0.01 s alone, else two of 0.2 s
+    np.testing.assert_allclose(sums.round_s, [0.41, 0.8, 0.8])
+    expected = [4 / 1.4, 4 / 1.4 + 8 / 1.8, 4 / 1.4 + 8 / 1.8 + 2 / 1.2]
     np.testing.assert_allclose(sums.worth, expected)
-    assert deadlines(terms, np.array([0, 2]), 0.8).deadline_s == pytest.approx((0.4, 0.4))
+    assert Crew.of(terms, np.array([0, 2])).work(0.8).deadline_s == pytest.approx((0.4, 0.4))
 
 
 def test_as_a_work_rule_by_hand(observe):
@@ -98,8 +100,9 @@ def test_all_end_together_and_no_other_length_is_better(any_observation, data):
     seen = data.draw(any_observation())
     terms = round_terms(seen, 0.01)
     members = np.flatnonzero(terms.usable)
-    round_s = best_round_s(terms, members)
-    local_s = np.array(deadlines(terms, members, round_s).deadline_s)
+    crew = Crew.of(terms, members)
+    round_s = crew.best_round_s()
+    local_s = np.array(crew.work(round_s).deadline_s)
     np.testing.assert_allclose(local_s + terms.delay_s[members], round_s)
 
     def per_second(length_s):

@@ -40,6 +40,14 @@ def test_by_hand():
     assert estimator.factor < 1.1
 
 
+def test_halves_of_an_odd_number_count_as_their_mean():
+    # gains k/(k+8): 2/10 and 3/11 for halves of 2 and 3, 5/13 for all
+    estimator = KappaEstimator()
+    for _ in range(100):
+        estimator.learn(5, 2.5, (2 / 10 + 3 / 11) / 2, 5 / 13)
+    assert estimator.kappa == pytest.approx(8, rel=0.1)
+
+
 def test_starts_with_the_prior_and_stays_within_bounds():
     assert KappaEstimator().kappa == pytest.approx(10, rel=0.01)
     assert KappaEstimator(4.0).kappa == pytest.approx(4, rel=0.05)

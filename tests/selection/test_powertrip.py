@@ -9,7 +9,8 @@ from powertrip.selection import Decision, SelectionSettings, Work, build_policy
 
 
 def decide(observation, **options):
-    return build_policy(SelectionSettings(**{"projector": "log"} | options)).decide(observation)
+    plain = {"policy": "powertrip", "projector": "log"}
+    return build_policy(SelectionSettings(**plain | options)).decide(observation)
 
 
 def follow(observation, decisions, **options):
@@ -51,6 +52,23 @@ def test_efficiency_by_hand(observe):
     assert [line.efficiency for line in table] == pytest.approx(efficiency)
 
 
+def test_efficiency_under_an_objective_by_hand(observe):
+    # two sites of 2 s and 4 s of computing, 0.5 s and 1 s of exchange, drawing 100 and 300 W
+    seen = observe(
+        throughput=[100.0, 50.0],
+        delay_s=[0.5, 1.0],
+        used_power_w=[100.0, 300.0],
+        members=(0,),
+        gains=[0.2],
+        rebuild_s=1.0,
+        kappa=1.0,
+    )
+    made = decide(seen, projector="saturating", objective={"time": 1, "energy": 3})
+    # one: 10 s and 800 J for four rounds of 0.2; two: 21 s and 6400 J, gain 0.2 (2/3) / (1/2)
+    efficiency = [0.8 / (10**0.25 * 800**0.75), 0.8 * 4 / 3 / (21**0.25 * 6400**0.75)]
+    assert [line.efficiency for line in made.candidates] == pytest.approx(efficiency)
+
+
 def test_starts_with_a_quarter_and_at_least_two(observe):
     assert counts([decide(equal(observe, n)) for n in (1, 2, 8, 12, 40)]) == [1, 2, 2, 3, 10]
     made = decide(equal(observe, 8), initial_count=5)
@@ -63,7 +81,7 @@ def test_grows_to_all_where_sites_are_equal(observe):
     made = follow(equal(observe, 6), 6, patience=1, window=1)
     assert counts(made) == [2, 3, 4, 5, 6, 6]
     # ln(3) 3 / (2 ln(4)) - 1 = 18.9 %
-    assert made[1].reason == "grow 2 -> 3: +18.9 % efficiency over staying (margin 3 %)"
+    assert made[1].reason == "grow 2 -> 3: +18.9 % efficiency over staying (margin 5 %)"
     assert made[-1].reason == "stay at 6: the most efficient count near it"
 
 

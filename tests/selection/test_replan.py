@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from powertrip.selection import SelectionSettings
@@ -54,3 +55,19 @@ def test_a_site_that_comes_back_is_a_change(before):
     away = before.replace(reachable=[True, True, False])
     now = before.replace(throughput=[100.0, 50.0, 60.0], round=6)
     assert why(away, now) == "power or link of site 2 has changed by more than 30 %"
+
+
+@pytest.mark.parametrize("rtt_s", [0.2, 0.8, float("inf")])
+def test_the_exchange_among_the_members_of_a_mesh_changes(before, rtt_s):
+    def mesh(seen, between_s):
+        pair_rtt_s = np.full((3, 3), 0.4)
+        pair_rtt_s[0, 1] = pair_rtt_s[1, 0] = between_s
+        return seen.replace(
+            exchange_model="mesh", pair_rtt_s=pair_rtt_s, pair_bandwidth=np.full((3, 3), np.inf)
+        )
+
+    standing, now = mesh(before, 0.4), before.replace(round=6)
+    assert why(standing, mesh(now, 0.44)) is None
+    assert why(standing, mesh(now, rtt_s)) == (
+        "the exchange among the members has changed by more than 30 %"
+    )

@@ -37,7 +37,7 @@ def test_every_field_is_described():
 def test_the_paper_preset_fills_what_is_not_written():
     paper = SelectionSettings(preset="paper", margin=0.1)
     assert (paper.work, paper.ranking, paper.projector) == ("mean", "power-to-cost", "log")
-    assert (paper.margin, paper.patience) == (0.1, 1)
+    assert (paper.margin, paper.patience, paper.exchange_model) == (0.1, 1, "star")
     assert SelectionSettings(**paper.model_dump()) == paper
     with pytest.raises(ValidationError):
         SelectionSettings(preset="other")

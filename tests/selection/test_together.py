@@ -1,23 +1,14 @@
 from __future__ import annotations
 
-import importlib.util
-import time
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import simulated_curves as simulated
 from powertrip.selection import SelectionSettings, build_policy
 from powertrip.selection.deadlines import expected_steps
 from powertrip.selection.round_time import round_terms
-
-_spec = importlib.util.spec_from_file_location(
-    "simulated", Path(__file__).with_name("simulated.py")
-)
-simulated = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(simulated)
 
 
 def decide(observation, **options):
@@ -53,6 +44,22 @@ def test_efficiency_by_hand(observe):
                 k = len(chosen)
                 other = k / (k + 6) * np.mean(h[chosen] / (1 + h[chosen] / 10))
                 assert other / (other_s + 0.1) <= progress / (tau_s + 0.1) * 1.01
+
+
+def test_efficiency_under_an_objective_by_hand(observe):
+    seen = observe(
+        throughput=[100.0], delay_s=[0.5], used_power_w=[50.0], kappa=3.0, h0=10.0, gains=[0.2]
+    )
+    line = decide(seen, objective={"time": 1, "energy": 1}).candidates[0]
+    # H steps of 0.1 s draw 5 H joules and are worth H / (1 + H/10), a gain of 0.2 a round
+    steps = round(line.compute_s / 0.1)
+    assert line.round_s == pytest.approx(0.5 + 0.1 * steps)
+    assert line.efficiency == pytest.approx(0.2 / (line.round_s * 5 * steps) ** 0.5)
+
+    def score(h):
+        return h / (1 + h / 10) / ((0.5 + 0.1 * h) * 5 * h) ** 0.5
+
+    assert score(steps) == pytest.approx(max(map(score, range(1, 40))), rel=0.01)
 
 
 def test_deadlines_make_all_end_together(observe):
@@ -165,23 +172,26 @@ def test_a_site_that_gains_power_stays_in(any_observation, data):
 
 @pytest.mark.parametrize("kappa", [3, 10, 40])
 @pytest.mark.parametrize("h0", [5, 10])
-def test_near_the_best_fixed_plan_in_hindsight(observe, kappa, h0):
+def test_near_the_best_fixed_plan_in_hindsight(kappa, h0):
     ratios = []
     for seed in range(3):
-        seen = simulated.sites(observe, seed, h0=h0)
+        seen = simulated.sites(seed, h0=h0)
         policy = build_policy(SelectionSettings(policy="together"))
-        took_s = simulated.seconds_to_target(policy, seen, kappa, seed)
+        took_s = simulated.run(policy, simulated.World(seen, kappa, seed)).seconds
         ratios.append(took_s / simulated.best_fixed_s(seen, kappa))
     assert max(ratios) < 1.1
 
 
-def test_a_hundred_thousand_sites_take_no_longer_than_sorting_them_some_times(observe):
-    rng = np.random.default_rng(0)
-    n = 100_000
-    seen = observe(throughput=rng.lognormal(5, 0.5, n), delay_s=rng.uniform(0.01, 0.3, n))
-    start_s = time.perf_counter()
-    decide(seen)
-    assert time.perf_counter() - start_s < 10  # well below 1 s
+@pytest.mark.parametrize("n", [8, 24])
+def test_noise_in_speeds_and_delays_seldom_moves_members(n):
+    policy = build_policy(SelectionSettings(policy="together", margin=0.05))
+    changes = decisions = 0
+    for kappa in (3, 10, 40):
+        for seed in range(3):
+            world = simulated.World(simulated.sites(seed, n=n), kappa, seed, noise=0.1)
+            made = simulated.run(policy, world)
+            changes, decisions = changes + made.changes, decisions + made.decisions
+    assert changes < 0.07 * decisions  # 3 to 4 % of them; 6 to 10 % with a margin of 3 %
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -1,0 +1,174 @@
+"""When decisions are made, from what, and what the sites and the records are told of them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from powertrip.config import Config
+from powertrip.runtime.membership import plan_transfers
+from powertrip.runtime.messages import Begin
+from powertrip.runtime.observer import Observer
+from powertrip.runtime.timekeeping import Timekeeper
+from powertrip.selection.policy import build_policy
+from powertrip.selection.replan import reason_to_replan
+from powertrip.selection.types import Decision, Observation
+from powertrip.telemetry import events
+from powertrip.world.world import World
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A decision, ready to be published.
+
+    Attributes
+    ----------
+    begin
+        What the sites are told.
+    decision, made_from
+        What was decided, and what was seen then.
+    rebuild
+        Whether it needs another process group than the one before.
+    event
+        Its record.
+    """
+
+    begin: Begin
+    decision: Decision
+    made_from: Observation
+    rebuild: bool
+    event: events.Decision
+
+
+class Decider:
+    """Makes decisions when they are due, a round ahead of what they govern.
+
+    Parameters
+    ----------
+    config, world
+        Settings and facts.
+    observer
+        Says what the policy sees.
+    clock
+        The time of the run.
+    """
+
+    def __init__(self, config: Config, world: World, observer: Observer, clock: Timekeeper) -> None:
+        self._config, self._world = config, world
+        self._observer, self._time = observer, clock
+        self._policy = build_policy(config.selection)
+        self._generation = 0
+
+    def first(self, holders: Collection[int]) -> Generation:
+        """Decide on the first round.
+
+        Parameters
+        ----------
+        holders
+            The sites that hold the initial model.
+        """
+        observation = self._observe(1, None)
+        return self._decide(observation, None, holders, early=None)
+
+    def ahead(self, first_round: int, standing: Generation) -> Generation | None:
+        """Decide on a round to come, where that is due; None where it is not.
+
+        Parameters
+        ----------
+        first_round
+            The round that the decision would govern first.
+        standing
+            What governs the round before it.
+        """
+        if first_round > self._config.goal.max_rounds:
+            return None
+        now = self._observe(first_round, standing)
+        early = None
+        if first_round - standing.begin.first_round < standing.decision.rounds:
+            early = reason_to_replan(standing.made_from, now, self._config.selection)
+            if early is None:
+                return None
+        return self._decide(now, standing, standing.begin.members, early=early)
+
+    def _observe(self, first_round: int, standing: Generation | None) -> Observation:
+        return self._observer.observe(
+            time_s=self._time.now_s(),
+            next_round=first_round,
+            generation=self._generation + 1,
+            members=() if standing is None else standing.begin.members,
+            previous=None if standing is None else standing.decision,
+        )
+
+    def _decide(
+        self,
+        observation: Observation,
+        standing: Generation | None,
+        holders: Collection[int],
+        *,
+        early: str | None,
+    ) -> Generation:
+        started_s = time.perf_counter()
+        decision = self._policy.decide(observation)
+        decide_s = time.perf_counter() - started_s
+        self._generation += 1
+        rebuild = set(decision.members) != set(observation.members)
+        begin = Begin(
+            generation=self._generation,
+            members=decision.members,
+            steps=decision.work.steps,
+            deadline_s=decision.work.deadline_s,
+            half=self._half(decision.members),
+            first_round=observation.round,
+            transfers=plan_transfers(decision.members, holders),
+            clock_s=self._time.announce(
+                self._generation,
+                rebuild=rebuild,
+                meanwhile=None if standing is None else standing.begin,
+                round_=observation.round - 1,
+            ),
+        )
+        event = self._event(begin, decision, observation, decide_s, early)
+        return Generation(begin, decision, observation, rebuild, event)
+
+    def _half(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """Half of the members, drawn afresh, whose mean update is to be tried."""
+        if not self._config.selection.tries_halves or len(members) < 2:
+            return ()
+        draw = random.Random(f"{self._config.seed}/{self._generation}")
+        return tuple(sorted(draw.sample(members, len(members) // 2)))
+
+    def _event(
+        self,
+        begin: Begin,
+        decision: Decision,
+        observation: Observation,
+        decide_s: float,
+        early: str | None,
+    ) -> events.Decision:
+        names = self._world.names
+        exchange_off, speeds_off = self._observer.spreads(observation.time_s)
+        return events.Decision(
+            time_s=observation.time_s,
+            generation=begin.generation,
+            round=begin.first_round,
+            members=tuple(names[site] for site in decision.members),
+            policy=decision.policy,
+            reason=decision.reason,
+            early=early,
+            predicted_round_s=decision.predicted_round_s,
+            rounds=decision.rounds,
+            steps=begin.steps,
+            deadline_s=begin.deadline_s,
+            candidates=tuple(
+                events.Candidate(**candidate.to_json()) for candidate in decision.candidates
+            ),
+            decide_s=decide_s,
+            power_w=dict(zip(names, observation.power_w.tolist(), strict=True)),
+            throughput=dict(zip(names, observation.throughput.tolist(), strict=True)),
+            throughput_spread=dict(zip(names, speeds_off.tolist(), strict=True)),
+            communication_correction=observation.communication_correction,
+            communication_spread=exchange_off,
+            observation=observation.to_json(),
+        )
