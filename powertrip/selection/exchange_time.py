@@ -60,7 +60,7 @@ class PairExchange:
         long as the slowest pair; what a site's port carries in all is not limited.
     latency_s, update_s
         Half the round-trip time, and the time that a whole update takes, from row to column;
-        shape [n, n], infinite where there is no link.
+        shape [n, n], infinite where there is no link, 0 on the diagonal.
     min_delay_s, correction
         As in `star_delays_s`.
     """
@@ -88,7 +88,10 @@ class PairExchange:
             update_s = update_bytes / bandwidth
             linked = rtt_s / 2 + update_s <= _LONGEST_PAIR_S
         latency_s = np.where(linked, rtt_s / 2, np.inf)
-        return cls(model, latency_s, np.where(linked, update_s, np.inf), min_delay_s, correction)
+        update_s = np.where(linked, update_s, np.inf)
+        for matrix in (latency_s, update_s):
+            np.fill_diagonal(matrix, 0.0)
+        return cls(model, latency_s, update_s, min_delay_s, correction)
 
     def prefixes_s(self, order: IntArray) -> FloatArray:
         """Exchange among the first k sites of `order`, at index k - 1; seconds, in O(N^3) or less.
@@ -212,7 +215,4 @@ def _mesh_s(latency_s: FloatArray, update_s: FloatArray) -> FloatArray:
 
 
 def _mesh_set_s(latency_s: FloatArray, update_s: FloatArray) -> float:
-    k = latency_s.shape[0]
-    pair_s = latency_s + update_s / k
-    np.fill_diagonal(pair_s, 0.0)
-    return float(2.0 * pair_s.max())
+    return 2.0 * float((latency_s + update_s / latency_s.shape[0]).max())
