@@ -141,8 +141,10 @@ class Group:
 
     def _build(self, store: dist.Store) -> Any:
         if self._backend == "gloo":
-            # All addresses in one request: by default Gloo fetches one after the other.
+            # All addresses in one request, which has the store's own limit: by default Gloo fetches
+            # one after the other.
             os.environ["GLOO_ENABLE_STORE_V2_API"] = "1"
+            store.set_timeout(self._timeout)
             return dist.ProcessGroupGloo(store, self.rank, self.size, self._timeout)
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = self._timeout
