@@ -15,7 +15,7 @@ def config(tmp_path):
 def test_a_run_gets_a_folder_with_its_resolved_settings(tmp_path, config):
     folder = make_run_dir(config)
     assert folder.parent == tmp_path / "all" / "runs"
-    assert folder.name.startswith("mine-powertrip-2")
+    assert folder.name.startswith("mine-together-2")
     assert load_config(folder / "config.yaml") == config
 
 
