@@ -62,7 +62,10 @@ class Crew:
 
     def steps(self, round_s: ArrayLike) -> FloatArray:
         """Return the whole steps that each does, shape [c, k] for c lengths of the round."""
-        return whole_steps(np.asarray(round_s)[..., None] - self.delay_s, self.step_s)
+        round_s = np.asarray(round_s)[..., None]
+        steps = whole_steps(round_s - self.delay_s, self.step_s)
+        # What is left of a long exchange may be rounded to less than the step that has its place.
+        return np.where(round_s >= self.shortest_s, np.maximum(steps, 1.0), steps)
 
     def worth(self, round_s: ArrayLike) -> FloatArray:
         """Return what the work of all is worth, in steps; 0 if someone cannot do a step."""

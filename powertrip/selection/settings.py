@@ -103,7 +103,7 @@ class SelectionSettings(Settings):
     window: int = Field(default=2, ge=1)
     """How many sites more or fewer one decision may change to (powertrip)."""
 
-    margin: float = Field(default=0.05, ge=0)
+    margin: float = Field(default=0.03, ge=0)
     """How much more efficient another plan must be, as a fraction (powertrip and together)."""
 
     patience: int = Field(default=2, ge=1)

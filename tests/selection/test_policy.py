@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from powertrip.selection import POLICIES, NoUsableSite, SelectionSettings, build_policy
@@ -81,6 +81,7 @@ def sized(rng, n, low, high, *special):
 
 
 @given(st.integers(0, 2**32), st.sampled_from(sorted(POLICIES)))
+@example(37627, "together")  # an exchange that is 20 million steps long
 @settings(max_examples=400, deadline=None)
 def test_efficiency_is_finite_whatever_is_accepted(observe, seed, policy):
     rng = np.random.default_rng(seed)

@@ -81,7 +81,7 @@ def test_grows_to_all_where_sites_are_equal(observe):
     made = follow(equal(observe, 6), 6, patience=1, window=1)
     assert counts(made) == [2, 3, 4, 5, 6, 6]
     # ln(3) 3 / (2 ln(4)) - 1 = 18.9 %
-    assert made[1].reason == "grow 2 -> 3: +18.9 % efficiency over staying (margin 5 %)"
+    assert made[1].reason == "grow 2 -> 3: +18.9 % efficiency over staying (margin 3 %)"
     assert made[-1].reason == "stay at 6: the most efficient count near it"
 
 
