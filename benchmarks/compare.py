@@ -25,7 +25,7 @@ from powertrip.telemetry import words
 COMPARED = (
     "together",
     "powertrip",
-    *(f"static-k={k}" for k in (3, 4, 5, 6)),
+    *(f"static-k={k}" for k in (2, 3, 4, 5, 6)),
     "random-k=4",
     "centralized",
     "all",
