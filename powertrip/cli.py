@@ -130,8 +130,8 @@ def plan(
     """
     scenario, overrides = _scenario(words or [], config)
 
-    from powertrip.runtime.preview import plan_run
-    from powertrip.runtime.setup import Setup
+    from powertrip.coordination.preview import plan_run
+    from powertrip.coordination.setup import Setup
     from powertrip.telemetry.plan_table import show_plan
 
     current = [name.strip() for name in members.split(",") if name.strip()]
@@ -164,7 +164,7 @@ def replay(
     differ, not how a run under the other one would have gone on. Only what a policy remembers of
     its last decision (such as its patience) is its own.
     """
-    from powertrip.runtime.replay import replay as replayed
+    from powertrip.coordination.replay import replay as replayed
     from powertrip.telemetry.replay_table import show_replay
 
     changes = [*(overrides or []), *([] if policy is None else [f"selection.policy={policy}"])]

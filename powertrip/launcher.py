@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from powertrip.config import default_path
+from powertrip.coordination.setup import Setup
 from powertrip.errors import PowerTripError
-from powertrip.runtime.setup import Setup
 
 
 def launch(path: Path | None, overrides: Sequence[str], *, json_summary: bool = False) -> int:

@@ -51,10 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _supervise(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
+    from powertrip.coordination.membership import HUB, check_world_size, site_of_rank
+    from powertrip.coordination.setup import Setup
     from powertrip.errors import PowerTripError
     from powertrip.runtime.emulation import SiteLinks, join_links
-    from powertrip.runtime.membership import HUB, check_world_size, site_of_rank
-    from powertrip.runtime.setup import Setup
     from powertrip.runtime.supervisor import Supervisor, child_environment
 
     rank = int(os.environ["RANK"])

@@ -42,7 +42,7 @@ def powertrip(monkeypatch, capsys):
         "import sys; sys.argv[1:] = ['--help']; from powertrip.cli import main; main()",
         "import sys; sys.argv[1:] = ['config']; from powertrip.cli import main; main()",
         "import sys; sys.argv[1:] = ['plan', '--help']; from powertrip.cli import main; main()",
-        "import powertrip.runtime.replay, powertrip.telemetry.replay_table",
+        "import powertrip.coordination.replay, powertrip.telemetry.replay_table",
     ],
 )
 def test_nothing_light_imports_torch(code):
@@ -184,7 +184,7 @@ def test_plan_refuses_what_it_does_not_know(powertrip, arguments, said):
 
 
 def test_replay_hands_on_the_policy_and_prints_a_line_a_decision(monkeypatch, tmp_path):
-    from powertrip.runtime import replay
+    from powertrip.coordination import replay
     from powertrip.telemetry.replay_table import Answer, Replayed
 
     calls = []

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+
+from powertrip.coordination.accounts import RoundAccount, measured_times
+from powertrip.coordination.messages import Begin, Report
 
 
 class TrainingClock:
@@ -27,3 +31,36 @@ class TrainingClock:
     def set(self, now_s: float) -> None:
         """Follow another clock."""
         self._origin_s = time.monotonic() - self.apart_s - now_s
+
+
+class MeasuredTime:
+    """The clock on the wall, without evaluations."""
+
+    def __init__(self) -> None:
+        self._clock = TrainingClock()
+        self._started = False
+        self._last_end_s = 0.0
+
+    def start(self) -> None:
+        """Let the clock run."""
+        self._clock.set(0.0)
+        self._started = True
+
+    def now_s(self) -> float:
+        """Seconds on the training clock."""
+        return self._clock.now_s() if self._started else 0.0
+
+    def announce(
+        self, generation: int, *, rebuild: bool, meanwhile: Begin | None, round_: int
+    ) -> float:
+        """The clock as it is: whatever comes before the generation will show on it by itself."""
+        return self._clock.now_s()
+
+    def account(self, begin: Begin, reports: Sequence[Report]) -> RoundAccount:
+        """Read the clock, and take the evaluation out of it."""
+        times = measured_times(reports, {transfer.newcomer for transfer in begin.transfers})
+        self._clock.set_apart(times.evaluation_s)
+        start_s, self._last_end_s = self._last_end_s, self._clock.now_s()
+        return RoundAccount(
+            start_s, self._last_end_s, times, tuple(report.local_s for report in reports)
+        )

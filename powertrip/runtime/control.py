@@ -14,8 +14,9 @@ from queue import Empty, SimpleQueue
 
 import torch.distributed as dist
 
+from powertrip.coordination.messages import Begin, Commit, Entry, Mail, Stop
 from powertrip.runtime.errors import ControlPlaneError, CoordinatorSilent
-from powertrip.runtime.messages import Begin, Commit, Entry, Mail, Stop, decode_entry, decode_mail
+from powertrip.runtime.wire import decode_entry, decode_mail
 
 ENTRIES_KEPT = 64
 """Entries of the log that stay readable; sites follow it at once, so a few would do."""

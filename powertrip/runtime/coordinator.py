@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-import torch
-
-from powertrip import __version__
-from powertrip.errors import PowerTripError
-from powertrip.exchange.group import store_prefix
-from powertrip.runtime.accounts import RoundAccount, round_event
-from powertrip.runtime.control import Inbox, Log, StoreFactory, delete_prefix
-from powertrip.runtime.deciding import Decider, Generation
-from powertrip.runtime.errors import ControlPlaneError, LinksLost, SiteFailed, SitesSilent
-from powertrip.runtime.membership import HUB
-from powertrip.runtime.messages import (
+from powertrip.coordination.course import Course
+from powertrip.coordination.membership import HUB
+from powertrip.coordination.messages import (
     Begin,
     Commit,
     Failure,
@@ -31,18 +22,20 @@ from powertrip.runtime.messages import (
     Stop,
     StopRequest,
 )
-from powertrip.runtime.observer import Observer
-from powertrip.runtime.setup import Setup
+from powertrip.coordination.observer import Observer
+from powertrip.coordination.setup import Setup
+from powertrip.coordination.timekeeping import ModelledTime, Timekeeper
+from powertrip.errors import PowerTripError
+from powertrip.exchange.group import store_prefix
+from powertrip.runtime.clock import MeasuredTime
+from powertrip.runtime.control import Inbox, Log, StoreFactory, delete_prefix
+from powertrip.runtime.errors import ControlPlaneError, LinksLost, SiteFailed, SitesSilent
 from powertrip.runtime.surveys import Surveys
-from powertrip.runtime.timekeeping import MeasuredTime, ModelledTime, Timekeeper
 from powertrip.telemetry import events
 from powertrip.telemetry.events import Outcome
 from powertrip.telemetry.report import Summary
 from powertrip.telemetry.telemetry import Telemetry
 from powertrip.world.world import World
-
-BUDGET_EXIT_CODE = 3
-"""Exit code of a run that ends with its budget, short of its target."""
 
 _PROBE_SLACK_S = 10.0  # for the sites' answers, beyond the limit of the measurement itself
 _LAG_SHARE = 0.2  # of local training, beyond which the emulated pace is not the modelled one
@@ -87,11 +80,9 @@ class Coordinator:
         self._store = connect()
         self._log, self._inbox = Log(self._store), Inbox(self._store)
         self._telemetry = telemetry
-        self._target = self._config.goal.target
 
-        self._generation = 0  # of the last round
+        self._course: Course | None = None
         self._holders: set[int] = set()
-        self._round = 0
         self._stop: Stop | None = None
         self._signal: int | None = None
         self._finished: set[int] = set()
@@ -124,9 +115,15 @@ class Coordinator:
         self._observer = observer
         modelled = self._config.selection.clock == "modelled"
         self._time: Timekeeper = ModelledTime(observer) if modelled else MeasuredTime()
-        self._decider = Decider(self._config, self._world, observer, self._time)
+        self._course = course = Course(
+            self._config, self._world, observer, self._time, self._telemetry
+        )
         self._surveys = Surveys(self._world, sum(r.probe is not None for r in ready))
-        self._announce(ready)
+        course.announce(
+            backend=ready[HUB].backend,
+            pacing=self._config.runtime.pacing,
+            links=self._setup.links.reason,
+        )
         first = ready[HUB].digest
         self._holders = {r.site for r in ready if r.digest == first}
         try:
@@ -134,7 +131,9 @@ class Coordinator:
             if self._begin_schedule is not None:
                 self._begin_schedule()
             self._time.start()
-            outcome, exit_code = self._train() if self._signal is None else self._interrupted()
+            outcome, exit_code = (
+                self._train(course) if self._signal is None else self._interrupted()
+            )
         except PowerTripError as error:
             outcome, exit_code = self._fail(error)
         try:
@@ -146,6 +145,11 @@ class Coordinator:
             text = f"how the sites have ended is not known: {error}"
             self._telemetry.emit(events.Warned(time_s=self._time.now_s(), text=text))
         return self._telemetry.end(outcome, exit_code, time_s=self._time.now_s())
+
+    @property
+    def _round(self) -> int:
+        """Number of the last round that all members have done."""
+        return 0 if self._course is None else self._course.round
 
     def _await_sites(self) -> list[Ready]:
         sites = range(len(self._world.names))
@@ -160,31 +164,6 @@ class Coordinator:
                 raise Interrupted(self._signal)
         return [ready[site] for site in sites]
 
-    def _announce(self, ready: Sequence[Ready]) -> None:
-        config = self._config
-        self._telemetry.emit(
-            events.RunStarted(
-                time_s=0.0,
-                run_id=self._telemetry.run_dir.name,
-                run_dir=str(self._telemetry.run_dir),
-                name=config.name,
-                sites=self._world.names,
-                policy=config.selection.policy,
-                seed=config.seed,
-                target=self._target,
-                powertrip_version=__version__,
-                torch_version=torch.__version__,
-                backend=ready[HUB].backend,
-                pacing=config.runtime.pacing,
-                clock=config.selection.clock,
-                links=self._setup.links.reason,
-                bandwidth_scale=config.network.bandwidth_scale,
-                metrics_url=self._telemetry.metrics_url,
-            )
-        )
-        for text in self._world.warnings:
-            self._telemetry.emit(events.Warned(time_s=0.0, text=text))
-
     def _measure_links(self, ready: Sequence[Ready]) -> None:
         """Let the sites measure their links, and wait for the first picture of all of them."""
         measuring = [r.site for r in ready if r.probe is not None]
@@ -198,36 +177,32 @@ class Coordinator:
                 deadline_s, measuring, "measuring the links", limit_s, "exchange.probe.limit_s"
             )
 
-    def _train(self) -> tuple[Outcome, int]:
+    def _train(self, course: Course) -> tuple[Outcome, int]:
         """Round after round; decisions are made a round ahead, so that no site waits for one."""
-        generation = following = self._decider.first(self._holders)
-        self._log.append(generation.begin)
-        self._telemetry.emit(generation.event)
-        for round_ in itertools.count(1):
-            self._generation = generation.begin.generation
-            reports = self._collect(generation.begin, round_)
+        self._log.append(course.start(self._holders))
+        course.record()
+        while True:
+            begin, round_ = course.begin, course.round + 1
+            reports = self._collect(begin, round_)
             if reports is None:
                 return self._interrupted()
-            account, event = self._account(generation, reports)
-            end = self._end_after(event)
+            course.account(reports)
+            self._holders = set(begin.members)
+            end = self._end_after(course)
             if end is not None:
-                self._publish_stop(after_round=round_, holders=generation.begin.members)
-                self._record(generation, reports, account, event)
-                return end
-            after_next = self._decider.ahead(round_ + 2, following)
-            self._log.append(
-                Commit(
-                    generation=generation.begin.generation,
-                    round=round_,
-                    begin=None if after_next is None else after_next.begin,
+                self._publish_stop(after_round=round_, holders=begin.members)
+            else:
+                after_next = course.ahead()
+                self._log.append(
+                    Commit(generation=begin.generation, round=round_, begin=after_next)
                 )
-            )
-            self._record(generation, reports, account, event)
-            generation = following
-            if after_next is not None:
-                self._telemetry.emit(after_next.event)
-                following = after_next
-        raise AssertionError("rounds do not end by themselves")
+            course.record()
+            if round_ == begin.first_round:
+                # Every member is connected: nobody reads the group's keys again.
+                delete_prefix(self._store, store_prefix(begin.generation))
+            self._warn_of_lag(reports)
+            if end is not None:
+                return end
 
     def _collect(self, begin: Begin, round_: int) -> list[Report] | None:
         """All members' reports of a round; None if the run stops and they do not come in time."""
@@ -286,89 +261,24 @@ class Coordinator:
             self._farewells.append(mail)
         return mail
 
-    def _account(
-        self, generation: Generation, reports: list[Report]
-    ) -> tuple[RoundAccount, events.Round]:
-        """Take in a round that all members have done."""
-        account = self._time.account(generation.begin, reports)
-        event = round_event(
-            reports,
-            self._world,
-            account=account,
-            predicted_round_s=generation.decision.predicted_round_s,
-        )
-        self._round = event.round
-        self._holders = set(generation.begin.members)
-        self._observer.learn_round(
-            generation.begin,
-            account.start_s + account.times.rebuild_s,
-            reports,
-            account.times.exchange_s,
-            event.validation_loss,
-            time_s=event.time_s,
-        )
-        # The first group of all is built while nothing else is done.
-        if self._is_first(generation, event) and event.round > 1:
-            self._observer.learn_rebuild(account.times.rebuild_s, time_s=account.end_s)
-        return account, event
-
-    def _record(
-        self,
-        generation: Generation,
-        reports: list[Report],
-        account: RoundAccount,
-        event: events.Round,
-    ) -> None:
-        """Tell of a round, once nobody waits for it any more."""
-        if self._is_first(generation, event):
-            self._record_rebuild(generation.begin, reports, account)
-        self._telemetry.emit(event)
-        self._warn_of_lag(reports, event)
-
-    @staticmethod
-    def _is_first(generation: Generation, event: events.Round) -> bool:
-        """Whether the round is the first one of a process group."""
-        return generation.rebuild and event.round == generation.begin.first_round
-
-    def _end_after(self, event: events.Round) -> tuple[Outcome, int] | None:
-        goal = self._config.goal
-        if self._target.met(event.value(self._target.metric)):
-            return "reached", 0
-        if self._signal is not None:
+    def _end_after(self, course: Course) -> tuple[Outcome, int] | None:
+        end = course.end()
+        if self._signal is not None and (end is None or end[0] != "reached"):
             return self._interrupted()
-        if event.round >= goal.max_rounds or (goal.max_s and event.time_s >= goal.max_s):
-            return "budget", BUDGET_EXIT_CODE
-        return None
+        return end
 
     def _interrupted(self) -> tuple[Outcome, int]:
         assert self._signal is not None
         return "interrupted", 128 + self._signal
 
-    def _record_rebuild(
-        self, begin: Begin, reports: Sequence[Report], account: RoundAccount
-    ) -> None:
-        # Every member is connected: nobody reads the group's keys again.
-        delete_prefix(self._store, store_prefix(begin.generation))
-        names = self._world.names
-        self._telemetry.emit(
-            events.Rebuild(
-                time_s=account.start_s + account.times.rebuild_s,
-                generation=begin.generation,
-                members=tuple(names[site] for site in begin.members),
-                newcomers=tuple(names[t.newcomer] for t in begin.transfers),
-                seconds=account.times.rebuild_s,
-                join_bytes=sum(report.joined_bytes for report in reports),
-            )
-        )
-
-    def _warn_of_lag(self, reports: Sequence[Report], event: events.Round) -> None:
+    def _warn_of_lag(self, reports: Sequence[Report]) -> None:
         slow = max(reports, key=lambda report: report.lag_s)
         if self._lag_warned or slow.lag_s <= _LAG_SHARE * slow.local_s:
             return
         self._lag_warned = True
         self._telemetry.emit(
             events.Warned(
-                time_s=event.time_s,
+                time_s=self._time.now_s(),
                 site=self._world.names[slow.site],
                 text=(
                     f"this machine is too slow for the modelled pace: local training took "
@@ -397,7 +307,7 @@ class Coordinator:
                 kind=error.kind if isinstance(error, SiteFailed) else type(error).__name__,
                 site=error.site if isinstance(error, SiteFailed) else None,
                 text=str(error),
-                generation=self._generation,
+                generation=0 if self._course is None else self._course.generation,
                 round=self._round + 1,
             )
         )

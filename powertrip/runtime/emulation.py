@@ -20,11 +20,11 @@ from netem.relay import Relay, start_relay
 from netem.shared import join_daemon
 from netem.underlay import Underlay
 from powertrip.config import Config
+from powertrip.coordination.links import Links
+from powertrip.coordination.membership import HUB
 from powertrip.errors import ConfigError
 from powertrip.runtime.errors import LinksLost, LinksUnusable
 from powertrip.runtime.link_plan import link_plan
-from powertrip.runtime.links import Links
-from powertrip.runtime.membership import HUB
 from powertrip.world.world import World
 
 INTERFACE = "eth0"

@@ -31,36 +31,12 @@ class SitesSilent(PowerTripError):
         )
 
 
-class SitesStalled(PowerTripError):
-    """By the model, members never finish their work: their power stays too low."""
-
-    def __init__(self, sites: Sequence[str], round_: int) -> None:
-        self.sites = tuple(sites)
-        super().__init__(
-            f"round {round_} never ends by the model: the power of {', '.join(sites)} stays too "
-            "low to finish it; with after_end: loop, a power trace that has ended starts again"
-        )
-
-
 class SiteFailed(PowerTripError):
     """A site has reported an error that ends the run."""
 
     def __init__(self, site: str, kind: str, text: str, exit_code: int) -> None:
         self.site, self.kind, self.exit_code = site, kind, exit_code
         super().__init__(text if exit_code == 2 else f"site {site}: {kind}: {text}")
-
-
-class DigestMismatch(PowerTripError):
-    """After a round the members do not hold the same parameters."""
-
-    def __init__(
-        self, generation: int, round_: int, expected: str, deviating: Sequence[str]
-    ) -> None:
-        self.sites = tuple(deviating)
-        super().__init__(
-            f"generation {generation}, round {round_}: the parameters at {', '.join(deviating)} "
-            f"differ from those of the other members (digest {expected})"
-        )
 
 
 class LinksUnusable(InputError):

@@ -7,7 +7,7 @@ import math
 import torch
 
 from powertrip.config import Config
-from powertrip.runtime.messages import Tally
+from powertrip.coordination.messages import Tally
 from powertrip.training.errors import TrainingDiverged
 from powertrip.training.evaluation import Counts, evaluate
 from powertrip.training.flat import FlatModel

@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
 
+from powertrip.coordination.messages import Begin
 from powertrip.exchange.group import Backend, Group
 from powertrip.exchange.sums import Algorithm
 from powertrip.runtime.control import StoreFactory
-from powertrip.runtime.messages import Begin
 
 _CLOSE_LIMIT_S = 5.0  # every site builds what was announced, so nobody is waited for much longer
 

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from typing import Protocol
+
+from powertrip.coordination.speed import SiteSpeed, steps_by_deadline
 
 _LONGEST_WAIT_S = 3600.0
-
-
-class SiteSpeed(Protocol):
-    """What pacing needs to know of the world."""
-
-    def samples_done(self, site: int, start_s: float, duration_s: float) -> float:
-        """Samples that a site trains on in a stretch of time."""
-
-    def seconds_for(self, site: int, start_s: float, samples: float) -> float:
-        """Seconds that a site needs for so many samples; infinite if it never finishes them."""
 
 
 class Pacer:
@@ -109,11 +99,3 @@ class Pacer:
                 ahead_s = modelled_end_s - (time.monotonic() - self._origin_s)
             self.lag_s = max(0.0, -ahead_s)
         self._last_end_s = time.monotonic() - self._origin_s
-
-
-def steps_by_deadline(
-    world: SiteSpeed, site: int, start_s: float, deadline_s: float, batch_size: int
-) -> int:
-    """Whole steps that a site does by a deadline at its modelled speed; at least one."""
-    samples = world.samples_done(site, start_s, max(deadline_s, 0.0))
-    return max(1, math.floor(samples / batch_size * (1 + 1e-9)))

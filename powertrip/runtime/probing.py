@@ -7,12 +7,12 @@ import threading
 import traceback
 from collections.abc import Sequence
 
+from powertrip.coordination.messages import Failure, Probed
 from powertrip.errors import PowerTripError
 from powertrip.exchange.probe import Prober
 from powertrip.exchange.settings import ExchangeSettings
 from powertrip.runtime.control import Outbox, StoreFactory
 from powertrip.runtime.errors import ControlPlaneError
-from powertrip.runtime.messages import Failure, Probed
 from powertrip.world.world import World
 
 

@@ -14,15 +14,15 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from powertrip.config import Config, dump_config
+from powertrip.coordination.membership import HUB, site_of_rank
+from powertrip.coordination.messages import Failure, LinksGone, StopRequest
+from powertrip.coordination.setup import Setup
 from powertrip.errors import InputError, PowerTripError
 from powertrip.runtime.control import Outbox, job_store
 from powertrip.runtime.coordinator import Coordinator
 from powertrip.runtime.emulation import LinkWatch
 from powertrip.runtime.errors import ControlPlaneError
-from powertrip.runtime.membership import HUB, site_of_rank
-from powertrip.runtime.messages import Failure, LinksGone, StopRequest
 from powertrip.runtime.probing import own_address
-from powertrip.runtime.setup import Setup
 from powertrip.runtime.signals import StopSignals
 from powertrip.runtime.site import Site
 from powertrip.telemetry.telemetry import Telemetry

@@ -10,15 +10,7 @@ from pathlib import Path
 
 import torch
 
-from powertrip.exchange.collective import WeightedMean
-from powertrip.exchange.errors import ExchangeError
-from powertrip.exchange.group import Group, choose_algorithm, choose_backend
-from powertrip.runtime.checkpoint import CheckpointUnwritable, save_checkpoint
-from powertrip.runtime.clock import TrainingClock
-from powertrip.runtime.control import LogReader, Outbox, StoreFactory
-from powertrip.runtime.evaluator import Evaluator
-from powertrip.runtime.groups import GroupBuilder
-from powertrip.runtime.messages import (
+from powertrip.coordination.messages import (
     Begin,
     Commit,
     Failure,
@@ -27,10 +19,18 @@ from powertrip.runtime.messages import (
     Report,
     Stop,
 )
+from powertrip.coordination.round_model import RoundModel
+from powertrip.coordination.setup import Setup, data_folder
+from powertrip.exchange.collective import WeightedMean
+from powertrip.exchange.errors import ExchangeError
+from powertrip.exchange.group import Group, choose_algorithm, choose_backend
+from powertrip.runtime.checkpoint import CheckpointUnwritable, save_checkpoint
+from powertrip.runtime.clock import TrainingClock
+from powertrip.runtime.control import LogReader, Outbox, StoreFactory
+from powertrip.runtime.evaluator import Evaluator
+from powertrip.runtime.groups import GroupBuilder
 from powertrip.runtime.pacing import Pacer
 from powertrip.runtime.probing import Probing
-from powertrip.runtime.round_model import RoundModel
-from powertrip.runtime.setup import Setup, data_folder
 from powertrip.runtime.trial import HalfTrial
 from powertrip.training.device import prepare_torch
 from powertrip.training.digest import digest

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from powertrip.coordination.setup import Setup
 from powertrip.runtime.emulation import LOST_SIGNAL, SiteLinks
 from powertrip.runtime.errors import LinksLost, LinksUnusable
-from powertrip.runtime.setup import Setup
 from powertrip.runtime.signals import STOP_SIGNALS
 
 _PR_SET_PDEATHSIG = 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from powertrip.runtime.membership import HUB
-from powertrip.runtime.messages import Probed
+from powertrip.coordination.membership import HUB
+from powertrip.coordination.messages import Probed
 from powertrip.telemetry import events
 from powertrip.world.world import World
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
+from powertrip.coordination.messages import Tally, Trial
 from powertrip.exchange.collective import WeightedMean
 from powertrip.exchange.group import Group
-from powertrip.runtime.messages import Tally, Trial
 
 _CHANNEL = 1  # beside the sum of the updates themselves
 

@@ -127,6 +127,12 @@ class SiteRound(Record):
     power_w: float
     """Mean power this site drew in the round, watts."""
 
+    carbon_g: float = 0.0
+    """Grams CO2e for that energy; 0 where no intensity is given."""
+
+    money: float = 0.0
+    """Price of that energy, in the scenario's currency; 0 where no price is given."""
+
 
 class LinkRow(Record):
     """What one site has measured of its link to another."""
@@ -349,6 +355,12 @@ class Round(Event):
     energy_j: float
     """Energy used in the round by all sites together, joules."""
 
+    carbon_g: float = 0.0
+    """Grams CO2e for that energy; 0 where no intensity is given."""
+
+    money: float = 0.0
+    """Price of that energy, in the scenario's currency; 0 where no price is given."""
+
     bytes_sent: int
     """Bytes sent in the exchange by all sites together."""
 
@@ -433,6 +445,12 @@ class RunEnded(Event):
 
     energy_j: float
     """Energy used, joules."""
+
+    carbon_g: float = 0.0
+    """Grams CO2e for that energy; 0 where no intensity is given."""
+
+    money: float = 0.0
+    """Price of that energy, in the scenario's currency; 0 where no price is given."""
 
     bytes_sent: int
     """Bytes sent by all sites, updates and joins."""

@@ -60,6 +60,12 @@ class Summary(Record):
     energy_to_target_j: float | None
     """Energy used up to the end of that round, joules; null if none met it."""
 
+    carbon_to_target_g: float | None = None
+    """Grams CO2e for that energy; null if none met it."""
+
+    money_to_target: float | None = None
+    """Price of that energy; null if none met it."""
+
     training_s: float
     """Clock at the last event."""
 
@@ -96,6 +102,12 @@ class Summary(Record):
     energy_j: float
     """Energy used, joules."""
 
+    carbon_g: float = 0.0
+    """Grams CO2e for that energy; 0 where no intensity is given."""
+
+    money: float = 0.0
+    """Price of that energy, in the scenario's currency; 0 where no price is given."""
+
     bytes_sent: int
     """Bytes sent by all sites, updates and joins."""
 
@@ -129,10 +141,10 @@ class Tally:
         self._end: events.RunEnded | None = None
         self._last: Event | None = None
         self._reached: events.Round | None = None
-        self._energy_to_target_j = 0.0
+        self._to_target = (0.0, 0.0, 0.0)
         self._generations: set[int] = set()
         self._sums = dict.fromkeys(("local_s", "exchange_s", "overhead_s", "rebuild_s"), 0.0)
-        self._evaluation_s = self._energy_j = 0.0
+        self._evaluation_s = self._energy_j = self._carbon_g = self._money = 0.0
         self._rounds = self._seats = self._bytes_sent = 0
         self._decisions = self._warnings = self._failures = 0
         self._values: dict[str, float] = {}
@@ -171,6 +183,8 @@ class Tally:
             self._sums[phase] += getattr(event, phase)
         self._evaluation_s += event.eval_s
         self._energy_j += event.energy_j
+        self._carbon_g += event.carbon_g
+        self._money += event.money
         self._bytes_sent += event.bytes_sent
         self._digest = event.digest
         for metric in get_args(Metric):
@@ -181,7 +195,7 @@ class Tally:
             target = self._start.target
             if target.met(event.value(target.metric)):
                 self._reached = event
-                self._energy_to_target_j = self._energy_j
+                self._to_target = self._energy_j, self._carbon_g, self._money
 
     def summary(self) -> Summary:
         """Return the summary of what was added so far.
@@ -194,6 +208,7 @@ class Tally:
         start, last, reached = self._start, self._last, self._reached
         if start is None or last is None:
             raise NoRunError("the events hold no run_started: there is no run to summarise")
+        energy_j, carbon_g, money = self._to_target
         return Summary(
             name=start.name,
             run_id=start.run_id,
@@ -206,7 +221,9 @@ class Tally:
             exit_code=self._end.exit_code if self._end else None,
             reached=reached is not None,
             time_to_target_s=reached.time_s if reached else None,
-            energy_to_target_j=self._energy_to_target_j if reached else None,
+            energy_to_target_j=energy_j if reached else None,
+            carbon_to_target_g=carbon_g if reached else None,
+            money_to_target=money if reached else None,
             training_s=last.time_s,
             wall_s=last.wall_time - start.wall_time,
             evaluation_s=self._evaluation_s,
@@ -215,6 +232,8 @@ class Tally:
             decisions=self._decisions,
             mean_members=self._seats / self._rounds if self._rounds else 0.0,
             energy_j=self._energy_j,
+            carbon_g=self._carbon_g,
+            money=self._money,
             bytes_sent=self._bytes_sent,
             validation_accuracy=self._values.get("validation_accuracy"),
             test_accuracy=self._values.get("test_accuracy"),
@@ -282,7 +301,7 @@ def render_summary(summary: Summary) -> str:
             f"{summary.rounds} in {words.count(summary.generations, 'generation')}, "
             f"{summary.mean_members:.1f} of {words.count(summary.sites, 'site')} on average",
         ),
-        _line("energy", words.quantity(summary.energy_j, "J")),
+        _line("energy", _energy(summary)),
         _line("bytes moved", words.quantity(summary.bytes_sent, "B")),
         _line(
             "accuracy",
@@ -309,6 +328,13 @@ def render_summary(summary: Summary) -> str:
 
 def _line(label: str, text: str) -> str:
     return f"  {label:<15} {text}"
+
+
+def _energy(summary: Summary) -> str:
+    text = words.quantity(summary.energy_j, "J")
+    if summary.carbon_g:
+        text += f", {words.quantity(summary.carbon_g, 'g')} CO2e"
+    return text + (f", price {summary.money:.3g}" if summary.money else "")
 
 
 def _shares(summary: Summary) -> str:

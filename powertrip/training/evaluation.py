@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from powertrip.training.data import source
+from powertrip.training.data import IntArray, source
 from powertrip.training.flat import FlatModel
 from powertrip.training.task import Task
 
@@ -69,16 +69,56 @@ def evaluate(
     """
     if not 0 <= shard < shards:
         raise ValueError(f"shard {shard} of {shards} does not exist")
+    count = len(source(getattr(task, split), split))
+    first, last = (count * bound // shards for bound in (shard, shard + 1))
+    return evaluate_at(task, model, split, np.arange(first, last))
+
+
+def evaluate_at(
+    task: Task, model: FlatModel, split: Literal["validation", "test"], indices: IntArray
+) -> Counts:
+    """Evaluate the samples of a split at `indices`, `BATCH` of them at a time.
+
+    Parameters
+    ----------
+    task, model
+        What is evaluated; the model is in training mode again afterwards.
+    split
+        Name of the split.
+    indices
+        Places in the split.
+    """
     samples = source(getattr(task, split), split)
-    first, last = (len(samples) * bound // shards for bound in (shard, shard + 1))
     correct = loss_sum = 0.0
     model.module.eval()
     with torch.no_grad():
-        for start in range(first, last, BATCH):
-            indices = np.arange(start, min(start + BATCH, last))
-            inputs, targets = samples.fetch(indices, model.device)
+        for start in range(0, len(indices), BATCH):
+            chosen = indices[start : start + BATCH]
+            inputs, targets = samples.fetch(chosen, model.device)
             outputs = model.module(inputs)
             correct += float(task.correct(outputs, targets))
-            loss_sum += float(task.loss(outputs, targets)) * len(indices)
+            loss_sum += float(task.loss(outputs, targets)) * len(chosen)
     model.module.train()
-    return Counts(correct, loss_sum, last - first)
+    return Counts(correct, loss_sum, len(indices))
+
+
+def sample_blocks(
+    task: Task, split: Literal["validation", "test"], limit: int | None = None
+) -> list[IntArray]:
+    """Cut a split into blocks of `BATCH` samples, the last one perhaps shorter.
+
+    The sum of the blocks' counts, in their order, is what `evaluate` gives.
+
+    Parameters
+    ----------
+    task
+        Whose split.
+    split
+        Its name.
+    limit
+        Take only so many samples, evenly spread over the split; None takes all.
+    """
+    count = len(source(getattr(task, split), split))
+    taken = count if limit is None else min(limit, count)
+    indices = np.arange(taken) * count // max(taken, 1)
+    return [indices[start : start + BATCH] for start in range(0, taken, BATCH)]

@@ -114,7 +114,7 @@ class LocalTrainer:
         self._last_round: int | None = None
         self._state_before: dict[str, Tensor] = {}
 
-    def train(self, round_index: int, pace: Pace) -> LocalResult:
+    def train(self, round_index: int, pace: Pace, *, keep: bool = True) -> LocalResult:
         """Train for as long as the pace allows.
 
         Parameters
@@ -123,6 +123,8 @@ class LocalTrainer:
             Number of the round, from 0.
         pace
             Asked before every step, told after every step.
+        keep
+            False for a mere trial: the inner optimizer then goes on as if it had not taken place.
 
         Raises
         ------
@@ -131,7 +133,27 @@ class LocalTrainer:
         TaskError
             If the task's `losses` are not one a sample.
         """
-        self._prepare_optimizer(round_index)
+        if keep:
+            self._prepare_optimizer(round_index)
+            return self._train(round_index, pace)
+        before = self._optimizer.state(), self._state_before, self._last_round
+        try:
+            self._prepare_optimizer(round_index)
+            return self._train(round_index, pace)
+        finally:
+            state, self._state_before, self._last_round = before
+            self._optimizer.load(state)
+
+    def inner_state(self) -> dict[str, Tensor]:
+        """A copy of the inner optimizer's state, for a checkpoint; empty before the first step."""
+        return self._optimizer.state()
+
+    def load_inner_state(self, state: dict[str, Tensor]) -> None:
+        """Take the inner optimizer's state from a checkpoint."""
+        self._optimizer.load(state)
+        self._last_round = None
+
+    def _train(self, round_index: int, pace: Pace) -> LocalResult:
         torch.manual_seed(self._round_seed(round_index))
         model, optimizer = self.model, self._optimizer
         model.module.train()
@@ -163,15 +185,6 @@ class LocalTrainer:
         loss_rms = math.sqrt(float(squares) / samples)
         self._check(loss_rms, "squared loss", f"the end of round {round_index}")
         return LocalResult(steps, samples, loss_sum / steps, loss_rms, compute_s)
-
-    def inner_state(self) -> dict[str, Tensor]:
-        """A copy of the inner optimizer's state, for a checkpoint; empty before the first step."""
-        return self._optimizer.state()
-
-    def load_inner_state(self, state: dict[str, Tensor]) -> None:
-        """Take the inner optimizer's state from a checkpoint."""
-        self._optimizer.load(state)
-        self._last_round = None
 
     def _losses_of(self, outputs: Any, targets: Any, count: int) -> tuple[Tensor, Tensor | None]:
         """The loss to differentiate; the sum of the samples' squared losses, if they are known.

@@ -12,15 +12,7 @@ from datetime import UTC, datetime
 from powertrip.errors import InputError
 from powertrip.world.feeds import FeedBank
 from powertrip.world.files import Table
-from powertrip.world.settings import (
-    ConstantCarbon,
-    ConstantPrice,
-    CsvCarbon,
-    CsvPrice,
-    ElectricityMapsCarbon,
-    HourlySettings,
-    SiteSettings,
-)
+from powertrip.world.site_settings import ConstantCarbon, ConstantPrice, CsvCarbon, CsvPrice, ElectricityMapsCarbon, HourlySettings, SiteSettings
 from powertrip.world.sources.base import Context, Feed, load_each
 from powertrip.world.steps import StepFunction, constant
 from powertrip.world.trace import trace_from_samples

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from powertrip.world.files import PACKAGED, read_table
-from powertrip.world.settings import SiteSettings
+from powertrip.world.site_settings import SiteSettings
 from powertrip.world.steps import Floats
 
 EARTH_RADIUS_M = 6_371_008.8

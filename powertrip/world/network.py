@@ -14,12 +14,8 @@ from powertrip.world.errors import NetworkError, PlaceError
 from powertrip.world.files import PACKAGED
 from powertrip.world.geo import coordinates, great_circle_m, similar
 from powertrip.world.link_tables import region_links
-from powertrip.world.settings import (
-    DistanceNetwork,
-    MatrixNetwork,
-    SiteSettings,
-    TableNetwork,
-)
+from powertrip.world.settings import DistanceNetwork, MatrixNetwork, TableNetwork
+from powertrip.world.site_settings import SiteSettings
 from powertrip.world.sources import Context
 from powertrip.world.steps import Floats
 

@@ -6,6 +6,7 @@ import time
 import pytest
 import torch.distributed as dist
 
+from powertrip.coordination.messages import Commit, Finished, Stop, StopRequest
 from powertrip.runtime import control
 from powertrip.runtime.control import (
     ENTRIES_KEPT,
@@ -17,7 +18,6 @@ from powertrip.runtime.control import (
     job_store,
 )
 from powertrip.runtime.errors import ControlPlaneError, CoordinatorSilent
-from powertrip.runtime.messages import Commit, Finished, Stop, StopRequest
 
 STOP = Stop(after_round=1, keeper=None, checkpoint="c.pt")
 

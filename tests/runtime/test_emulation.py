@@ -8,12 +8,12 @@ import pytest
 
 from netem.capabilities import Choice
 from netem.errors import Unsupported
+from powertrip.coordination.links import Links
+from powertrip.coordination.setup import Setup
 from powertrip.errors import ConfigError
 from powertrip.runtime import emulation
 from powertrip.runtime.emulation import SiteLinks, join_links
 from powertrip.runtime.errors import LinksUnusable
-from powertrip.runtime.links import Links
-from powertrip.runtime.setup import Setup
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "job",

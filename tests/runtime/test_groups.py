@@ -5,9 +5,9 @@ import threading
 import pytest
 import torch
 
+from powertrip.coordination.messages import Begin, Transfer
 from powertrip.exchange.errors import ExchangeError
 from powertrip.runtime.groups import GroupBuilder
-from powertrip.runtime.messages import Begin, Transfer
 
 
 def begin(generation, *members, transfers=()) -> Begin:

@@ -5,34 +5,10 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from powertrip.runtime import pacing
-from powertrip.runtime.pacing import Pacer, steps_by_deadline
-
-
-class Steady:
-    """A site of so many samples a second, `later` times that from `change_s`, 0 from `dark_s`."""
-
-    def __init__(self, speed=100.0, *, change_s=math.inf, later=0.5, dark_s=math.inf) -> None:
-        self.speed, self.change_s, self.later, self.dark_s = speed, change_s, later, dark_s
-
-    def _done(self, until_s: float) -> float:
-        until_s = min(until_s, self.dark_s)
-        before_s = min(until_s, self.change_s)
-        return self.speed * (before_s + (until_s - before_s) * self.later)
-
-    def samples_done(self, site: int, start_s: float, duration_s: float) -> float:
-        assert site == 3
-        return self._done(start_s + duration_s) - self._done(start_s)
-
-    def seconds_for(self, site: int, start_s: float, samples: float) -> float:
-        assert site == 3
-        goal = self._done(start_s) + samples
-        before = min(goal, self.speed * self.change_s)
-        end_s = before / self.speed + (goal - before) / (self.speed * self.later)
-        return end_s - start_s if end_s <= self.dark_s else math.inf
+from powertrip.runtime.pacing import Pacer
+from tests.steady import Steady
 
 
 @pytest.fixture
@@ -185,27 +161,6 @@ def test_under_the_modelled_clock_a_deadline_is_a_number_of_steps(wall, paced, c
     world = Steady(change_s=8.0)
     pacer = make(wall, world, start_s=7.6, deadline_s=0.9, paced=paced, modelled_clock=True)
     assert len(train(wall, pacer, compute_s=compute_s)) == 6
-
-
-@pytest.mark.parametrize(
-    ("deadline_s", "steps"),
-    [(0.0, 1), (-1.0, 1), (0.05, 1), (0.1, 1), (0.19, 1), (0.2, 2), (0.3, 3), (0.7, 7), (9.99, 99)],
-)
-def test_whole_steps_by_a_deadline(deadline_s, steps):
-    assert steps_by_deadline(Steady(), 3, 0.0, deadline_s, 10) == steps
-
-
-@given(
-    st.floats(0.1, 1e4), st.floats(0, 1e4), st.floats(0, 100), st.floats(0, 100), st.integers(1, 64)
-)
-def test_steps_by_a_deadline_end_before_it(speed, start_s, change_s, deadline_s, batch_size):
-    world = Steady(speed, change_s=change_s)
-    steps = steps_by_deadline(world, 3, start_s, deadline_s, batch_size)
-    assert steps >= 1
-    slack_s = 1e-6 * (start_s + deadline_s + 1)
-    if steps > 1:
-        assert world.seconds_for(3, start_s, steps * batch_size) <= deadline_s + slack_s
-    assert world.seconds_for(3, start_s, (steps + 1) * batch_size) >= deadline_s - slack_s
 
 
 @pytest.mark.parametrize("work", [{}, {"steps": 1, "deadline_s": 1.0}])

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import pytest
 
-from powertrip.runtime.errors import SitesStalled
+from powertrip.coordination.errors import SitesStalled
 from powertrip.selection.policy import POLICIES
 from powertrip.selection.types import Decision, Work
 from powertrip.telemetry import events

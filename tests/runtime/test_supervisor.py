@@ -51,7 +51,7 @@ import json, os, subprocess, sys
 from pathlib import Path
 from powertrip.config import load_config
 from powertrip.runtime import supervisor
-from powertrip.runtime.setup import Setup
+from powertrip.coordination.setup import Setup
 
 start = subprocess.Popen
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from powertrip.runtime.messages import Probed
+from powertrip.coordination.messages import Probed
 from powertrip.runtime.surveys import Surveys
 
 

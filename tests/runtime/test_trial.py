@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from powertrip.coordination.messages import Tally
 from powertrip.exchange.collective import WeightedMean
-from powertrip.runtime.messages import Tally
 from powertrip.runtime.trial import HalfTrial
 from powertrip.telemetry import events
 from tests.exchange.conftest import Members

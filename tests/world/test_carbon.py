@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from powertrip.errors import ConfigError, InputError
 from powertrip.world import TraceError, build_world
 from powertrip.world.carbon import JOULES_PER_KWH, carbon_feeds
-from powertrip.world.settings import MatrixNetwork, SiteSettings, SitesSettings, WorldSettings
+from powertrip.world.settings import MatrixNetwork, SitesSettings, WorldSettings
+from powertrip.world.site_settings import SiteSettings
 from powertrip.world.sources import Context
 
 HOURS = """timestamp_utc,north,south

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from powertrip.world.geo import EARTH_RADIUS_M, coordinates, great_circle_m, region_coordinates
-from powertrip.world.settings import ConstantPower, SiteSettings
+from powertrip.world.site_settings import ConstantPower, SiteSettings
 
 
 def site(**place):

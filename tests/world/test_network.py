@@ -3,13 +3,8 @@ import pytest
 
 from powertrip.world.errors import NetworkError, PlaceError
 from powertrip.world.network import build_links
-from powertrip.world.settings import (
-    ConstantPower,
-    DistanceNetwork,
-    MatrixNetwork,
-    SiteSettings,
-    TableNetwork,
-)
+from powertrip.world.settings import DistanceNetwork, MatrixNetwork, TableNetwork
+from powertrip.world.site_settings import ConstantPower, SiteSettings
 from powertrip.world.sources import Context
 
 INF = float("inf")

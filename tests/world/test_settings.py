@@ -1,14 +1,8 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from powertrip.world.settings import (
-    MatrixNetwork,
-    NetworkSettings,
-    PowerSettings,
-    SitesSettings,
-    SyntheticPower,
-    WorldSettings,
-)
+from powertrip.world.settings import MatrixNetwork, NetworkSettings, SitesSettings, WorldSettings
+from powertrip.world.site_settings import PowerSettings, SyntheticPower
 
 
 def site(name, **fields):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from powertrip.errors import InputError
 from powertrip.world.errors import TraceError
 from powertrip.world.files import Table, find_file, read_table
-from powertrip.world.settings import SiteSettings
+from powertrip.world.site_settings import SiteSettings
 from powertrip.world.steps import StepFunction
 
 Result = TypeVar("Result")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from powertrip.world.files import PACKAGED, Table, read_table
-from powertrip.world.settings import BuiltinPower, SiteSettings
+from powertrip.world.site_settings import BuiltinPower, SiteSettings
 from powertrip.world.sources.base import Context, Feed, one_by_one
 from powertrip.world.steps import Floats, StepFunction
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from powertrip.world.settings import ConstantPower, SiteSettings
+from powertrip.world.site_settings import ConstantPower, SiteSettings
 from powertrip.world.sources.base import Context, Feed, one_by_one
 from powertrip.world.steps import constant
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from powertrip.errors import InputError
 from powertrip.world.files import Table
-from powertrip.world.settings import CsvPower, SiteSettings
+from powertrip.world.site_settings import CsvPower, SiteSettings
 from powertrip.world.sources.base import Context, Feed, one_by_one
 from powertrip.world.steps import StepFunction
 from powertrip.world.trace import trace_from_samples

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from powertrip.errors import InputError
 from powertrip.world.files import Table
-from powertrip.world.settings import GooglePower, SiteSettings
+from powertrip.world.site_settings import GooglePower, SiteSettings
 from powertrip.world.sources.base import Context, Feed, one_by_one
 from powertrip.world.steps import StepFunction
 from powertrip.world.trace import trace_from_samples

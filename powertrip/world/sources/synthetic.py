@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from powertrip.world.settings import SiteSettings, SyntheticPower
+from powertrip.world.site_settings import SiteSettings, SyntheticPower
 from powertrip.world.sources.base import Context, Feed
 from powertrip.world.steps import AfterEnd, Floats, StepFunction
 

@@ -3,7 +3,7 @@ import csv
 import numpy as np
 import pytest
 
-from powertrip.world.settings import BuiltinPower, SiteSettings
+from powertrip.world.site_settings import BuiltinPower, SiteSettings
 from powertrip.world.sources import Context
 from powertrip.world.sources.builtin import load_builtin
 

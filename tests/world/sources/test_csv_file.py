@@ -1,7 +1,7 @@
 import pytest
 
 from powertrip.errors import InputError
-from powertrip.world.settings import CsvPower, SiteSettings
+from powertrip.world.site_settings import CsvPower, SiteSettings
 from powertrip.world.sources import Context
 from powertrip.world.sources.csv_file import load_csv
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from powertrip.errors import InputError
-from powertrip.world.settings import GooglePower, SiteSettings
+from powertrip.world.site_settings import GooglePower, SiteSettings
 from powertrip.world.sources import Context
 from powertrip.world.sources.google import load_google
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from powertrip.world.settings import SiteSettings, SyntheticPower
+from powertrip.world.site_settings import SiteSettings, SyntheticPower
 from powertrip.world.sources import Context
 from powertrip.world.sources.synthetic import load_synthetic, normal_processes
 

@@ -4,11 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from powertrip.runtime import clock
-from powertrip.runtime.errors import SitesStalled
-from powertrip.runtime.messages import Begin
-from powertrip.runtime.observer import Observer
-from powertrip.runtime.timekeeping import MeasuredTime, ModelledTime
+from powertrip.coordination.errors import SitesStalled
+from powertrip.coordination.messages import Begin
+from powertrip.coordination.observer import Observer
+from powertrip.coordination.timekeeping import ModelledTime
 
 
 def begin(members, steps, *, generation=1, first_round=1, newcomers=()) -> Begin:
@@ -97,30 +96,3 @@ def test_a_round_that_never_ends_names_who_stalls_it(modelled):
     with pytest.raises(SitesStalled, match="round 4 never ends"):
         modelled.announce(2, rebuild=False, meanwhile=begin((2,), (1,)), round_=4)
     assert modelled.now_s() == before_s
-
-
-def test_measured_time_is_the_wall_without_evaluations(monkeypatch):
-    wall = SimpleNamespace(now_s=50.0)
-    monkeypatch.setattr(clock.time, "monotonic", lambda: wall.now_s)
-    measured = MeasuredTime()
-    wall.now_s += 20.0
-    assert measured.now_s() == 0.0
-    measured.start()
-    wall.now_s += 1.0
-    assert announce_first(measured) == 1.0
-    wall.now_s += 6.0
-    reports = [
-        report(0, local_s=2.0, exchange_s=3.0, evaluation_s=0.5, rebuild_s=0.1),
-        report(1, local_s=4.0, exchange_s=1.0, evaluation_s=1.5, rebuild_s=0.2),
-    ]
-    first = measured.account(begin((0, 1), (1, 1)), reports)
-    assert (first.start_s, first.end_s) == (0.0, 7.0 - 1.5)
-    assert first.local_s == (2.0, 4.0)
-    assert (first.times.local_s, first.times.exchange_s) == (4.0, 1.0)
-    assert (first.times.evaluation_s, first.times.rebuild_s) == (1.5, 0.2)
-    wall.now_s += 2.0
-    # Rome waits for the model for as long as the others are still in the round before.
-    second = measured.account(begin((0, 1), (1, 1), newcomers=(1,)), reports)
-    assert (second.start_s, second.end_s) == (5.5, 6.0)
-    assert second.times.rebuild_s == 0.1
-    assert measured.now_s() == 6.0

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from powertrip.config import dump_config, load_config
+from powertrip.coordination.observer import Observer
+from powertrip.coordination.replay import OBSERVED, ReplayError, replay
 from powertrip.errors import ConfigError, InputError
-from powertrip.runtime.observer import Observer
-from powertrip.runtime.replay import OBSERVED, ReplayError, replay
 from powertrip.selection import MissingGains, SelectionSettings, build_policy
 from powertrip.selection.types import Observation
 from powertrip.telemetry import events

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from powertrip.config import Config
-from powertrip.runtime.estimates import Correction, LinkEstimates
-from powertrip.runtime.membership import HUB
-from powertrip.runtime.messages import Begin, Probed, Ready, Report, Tally, Trial
-from powertrip.runtime.round_model import RoundModel
+from powertrip.coordination.estimates import Correction, LinkEstimates
+from powertrip.coordination.membership import HUB
+from powertrip.coordination.messages import Probed, Ready, Report, Tally, Trial
+from powertrip.coordination.round_model import RoundModel
 from powertrip.selection.kappa import KappaEstimator, prior_h0
 from powertrip.selection.lookahead import HISTORY_ROWS, SAMPLES_A_SEASON
 from powertrip.selection.types import Decision, Observation
@@ -128,7 +128,6 @@ class Observer:
 
     def learn_round(
         self,
-        begin: Begin,
         start_s: float,
         reports: Sequence[Report],
         exchange_s: float,
@@ -140,10 +139,8 @@ class Observer:
 
         Parameters
         ----------
-        begin
-            The generation.
         start_s
-            When its members began to train.
+            When the members began to train.
         reports
             One per member, in the members' order.
         exchange_s
@@ -156,9 +153,10 @@ class Observer:
         self._learn_progress(reports, validation_loss)
         if not self._learns:
             return
-        if len(begin.members) > 1:
+        members = [report.site for report in reports]
+        if len(members) > 1:
             model = self.round_model.exchange(self._links.star(HUB, time_s), self._between(time_s))
-            self._exchange.learn(0, exchange_s, model.set_s(begin.members), time_s)
+            self._exchange.learn(0, exchange_s, model.set_s(members), time_s)
         for report in reports:
             modelled = self._world.samples_done(report.site, start_s, report.local_s)
             self._speed.learn(report.site, report.samples, modelled, time_s)

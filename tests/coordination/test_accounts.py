@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from powertrip.runtime.accounts import (
+from powertrip.coordination.accounts import (
     RoundAccount,
     RoundTimes,
     agreed_digest,
@@ -10,8 +10,8 @@ from powertrip.runtime.accounts import (
     measured_times,
     round_event,
 )
-from powertrip.runtime.errors import DigestMismatch
-from powertrip.runtime.messages import Report, Tally
+from powertrip.coordination.errors import DigestMismatch
+from powertrip.coordination.messages import Report, Tally
 
 NAMES = ("paris", "rome", "oslo")
 
@@ -24,6 +24,12 @@ class Watts:
     def energy_j(self, site, start_s, duration_s):
         end_s = start_s + duration_s
         return 100.0 * (site + 1) * max(0.0, end_s - max(start_s, 1.0))
+
+    def carbon_g(self, site, start_s, duration_s):
+        return self.energy_j(site, start_s, duration_s) / 8
+
+    def money(self, site, start_s, duration_s):
+        return self.energy_j(site, start_s, duration_s) / 64
 
 
 def report(site: int, **changes) -> Report:
@@ -126,6 +132,7 @@ def test_the_event_of_a_round():
     assert [s.power_w for s in event.sites] == pytest.approx([300 * 1.75 / 2, 100 * 3.75 / 4])
     assert [s.step_s for s in event.sites] == [0.5, 0.5]
     assert event.energy_j == pytest.approx(900)
+    assert (event.carbon_g, event.money) == pytest.approx((900 / 8, 900 / 64))
     assert event.bytes_sent == 1000
     assert event.train_loss == pytest.approx((40 * 1.0 + 80 * 0.25) / 120)
     assert (event.validation_accuracy, event.validation_loss) == pytest.approx((9 / 15, 5 / 15))

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from powertrip.runtime.errors import DigestMismatch
-from powertrip.runtime.messages import Report, Tally
+from powertrip.coordination.errors import DigestMismatch
+from powertrip.coordination.messages import Report, Tally
 from powertrip.telemetry.events import Round, SiteRound
 from powertrip.world.world import World
 
@@ -34,12 +34,21 @@ class RoundAccount:
         Where it went.
     local_s
         Each member's local training, in the members' order.
+    own_exchange_s
+        The exchange, as it is when all members have trained at once; None where that is what
+        `times` says. In a star it is not: there a member's exchange hides behind others' training.
     """
 
     start_s: float
     end_s: float
     times: RoundTimes
     local_s: tuple[float, ...]
+    own_exchange_s: float | None = None
+
+    @property
+    def exchange_s(self) -> float:
+        """The exchange, as it is when all members have trained at once."""
+        return self.times.exchange_s if self.own_exchange_s is None else self.own_exchange_s
 
 
 def measured_times(reports: Sequence[Report], newcomers: Collection[int] = ()) -> RoundTimes:
@@ -110,7 +119,8 @@ def round_event(
     times = account.times
     sites = []
     for report, seconds in zip(reports, account.local_s, strict=True):
-        energy_j = world.energy_j(report.site, account.start_s + times.rebuild_s, seconds)
+        when = report.site, account.start_s + times.rebuild_s, seconds
+        energy_j = world.energy_j(*when)
         sites.append(
             SiteRound(
                 site=world.names[report.site],
@@ -123,6 +133,8 @@ def round_event(
                 bytes_sent=report.bytes_sent,
                 energy_j=energy_j,
                 power_w=energy_j / seconds if seconds > 0 else 0.0,
+                carbon_g=world.carbon_g(*when),
+                money=world.money(*when),
             )
         )
     validation_accuracy, validation_loss = combine([r.validation for r in reports])
@@ -148,5 +160,7 @@ def round_event(
         predicted_round_s=predicted_round_s,
         digest=digest,
         energy_j=sum(s.energy_j for s in sites),
+        carbon_g=sum(s.carbon_g for s in sites),
+        money=sum(s.money for s in sites),
         bytes_sent=sum(s.bytes_sent for s in sites),
     )

@@ -1,4 +1,4 @@
-"""What the coordinator and the sites tell each other, as JSON that is validated on arrival.
+"""What the coordinator and the sites tell each other.
 
 The coordinator speaks to all sites at once through one ordered log (`Probe`, `Begin`, `Commit`,
 `Stop`); sites speak to the coordinator through its inbox (`Ready`, `Probed`, `Report`,
@@ -7,12 +7,11 @@ The coordinator speaks to all sites at once through one ordered log (`Probe`, `B
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from powertrip.errors import PowerTripError
-from powertrip.runtime.errors import ControlPlaneError
 
 
 class Message(BaseModel):
@@ -217,43 +216,5 @@ class Finished(Message):
     checkpoint_error: str | None = None
 
 
-_T = TypeVar("_T")
-
 Entry = Probe | Begin | Commit | Stop
 Mail = Ready | Probed | Report | StopRequest | LinksGone | Failure | Finished
-
-_ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="kind")])
-_MAIL: TypeAdapter[Mail] = TypeAdapter(Annotated[Mail, Field(discriminator="kind")])
-
-
-def decode_entry(data: bytes) -> Entry:
-    """Read an entry of the coordinator's log.
-
-    Raises
-    ------
-    ControlPlaneError
-        The bytes are no entry.
-    """
-    return _decode(_ENTRY, data)
-
-
-def decode_mail(data: bytes) -> Mail:
-    """Read a message to the coordinator.
-
-    Raises
-    ------
-    ControlPlaneError
-        The bytes are no such message.
-    """
-    return _decode(_MAIL, data)
-
-
-def _decode(adapter: TypeAdapter[_T], data: bytes) -> _T:
-    try:
-        return adapter.validate_json(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ControlPlaneError(
-            f"a message on the control plane cannot be read: {where}: {first['msg']}"
-        ) from error

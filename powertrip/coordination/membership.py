@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from powertrip.coordination.messages import Transfer
 from powertrip.errors import ConfigError
-from powertrip.runtime.messages import Transfer
 
 HUB = 0
 """The site beside which the coordinator runs: the star model is centred on it."""

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powertrip.errors import ConfigError
-from powertrip.runtime.errors import ControlPlaneError
-from powertrip.runtime.messages import (
+from powertrip.coordination.messages import (
     Begin,
     Commit,
     Failure,
@@ -20,9 +18,10 @@ from powertrip.runtime.messages import (
     Tally,
     Transfer,
     Trial,
-    decode_entry,
-    decode_mail,
 )
+from powertrip.errors import ConfigError
+from powertrip.runtime.errors import ControlPlaneError
+from powertrip.runtime.wire import decode_entry, decode_mail
 
 BEGIN = Begin(
     generation=2,

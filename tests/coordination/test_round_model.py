@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from powertrip.runtime.messages import Begin
-from powertrip.runtime.round_model import RoundModel, exchange_model
+from powertrip.coordination.messages import Begin
+from powertrip.coordination.round_model import RoundModel, exchange_model
 
 
 def begin(members, *, steps=None, deadline_s=None) -> Begin:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powertrip.runtime.estimates import FADES_S, LINK_FADES_S, Correction, LinkEstimates
+from powertrip.coordination.estimates import FADES_S, LINK_FADES_S, Correction, LinkEstimates
 
 
 def learned(*measured, size=1, every_s=1.0, **settings) -> Correction:

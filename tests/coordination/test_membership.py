@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from powertrip.coordination.membership import HUB, check_world_size, plan_transfers, site_of_rank
+from powertrip.coordination.messages import Transfer
 from powertrip.errors import ConfigError
-from powertrip.runtime.membership import HUB, check_world_size, plan_transfers, site_of_rank
-from powertrip.runtime.messages import Transfer
 
 SITES = st.integers(0, 30)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from powertrip.config import Config, default_path, load_config
-from powertrip.runtime.links import REAL_LINKS, Links
+from powertrip.coordination.links import REAL_LINKS, Links
 from powertrip.world.world import World, build_world
 
 DATA_VARIABLE = "POWERTRIP_DATA"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from powertrip.config import default_path, load_config
-from powertrip.runtime.setup import DATA_VARIABLE, Setup, data_folder
+from powertrip.coordination.setup import DATA_VARIABLE, Setup, data_folder
 
 
 @pytest.mark.parametrize("json_summary", [False, True])

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from powertrip.config import Config
-from powertrip.runtime.membership import HUB
-from powertrip.runtime.messages import Begin
+from powertrip.coordination.membership import HUB
+from powertrip.coordination.messages import Begin
 from powertrip.selection.exchange_time import Exchange
 from powertrip.selection.types import ExchangeModel
 from powertrip.world.network import Star

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from powertrip.config import default_path, load_config
+from powertrip.coordination.preview import UnknownMember, plan_run
+from powertrip.coordination.setup import Setup
 from powertrip.errors import InputError
-from powertrip.runtime.preview import UnknownMember, plan_run
-from powertrip.runtime.setup import Setup
 from powertrip.selection import POLICIES, MissingGains, NoUsableSite
 from powertrip.telemetry import events
 from powertrip.training.digits import Digits

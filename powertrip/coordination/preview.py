@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from powertrip.config import Config
+from powertrip.coordination.messages import Ready
+from powertrip.coordination.observer import Observer
+from powertrip.coordination.setup import Setup, data_folder
 from powertrip.errors import InputError
-from powertrip.runtime.messages import Ready
-from powertrip.runtime.observer import Observer
-from powertrip.runtime.setup import Setup, data_folder
 from powertrip.selection.deadlines import expected_steps
 from powertrip.selection.outlook import Outlook, look
 from powertrip.selection.policy import build_policy

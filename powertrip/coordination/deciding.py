@@ -8,10 +8,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from powertrip.config import Config
-from powertrip.runtime.membership import plan_transfers
-from powertrip.runtime.messages import Begin
-from powertrip.runtime.observer import Observer
-from powertrip.runtime.timekeeping import Timekeeper
+from powertrip.coordination.membership import plan_transfers
+from powertrip.coordination.messages import Begin
+from powertrip.coordination.observer import Observer
+from powertrip.coordination.timekeeping import Timekeeper
 from powertrip.selection.policy import build_policy
 from powertrip.selection.replan import reason_to_replan
 from powertrip.selection.types import Decision, Observation

@@ -6,18 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from powertrip.runtime.messages import Begin, Probed, Tally
-from powertrip.runtime.observer import Observer
+from powertrip.coordination.messages import Probed, Tally
+from powertrip.coordination.observer import Observer
 from powertrip.selection.kappa import KappaEstimator
 from powertrip.selection.policy import build_policy
 from powertrip.selection.types import Decision, Work
-
-
-def begin(*members) -> Begin:
-    return Begin(
-        generation=1, members=members, steps=(1,) * len(members), deadline_s=None, first_round=1,
-        transfers=(), clock_s=0.0,
-    )  # fmt: skip
 
 
 def report(site, round_=1, *, samples=100, local_s=1.0, **fields):
@@ -31,8 +24,8 @@ def probed(site, *, rtt_s, bandwidth):
     return Probed(site=site, number=1, rtt_s=(rtt_s,) * 3, bandwidth=(bandwidth,) * 3)
 
 
-def learn(observer, members, reports, *, start_s=0.0, exchange_s=1.1, loss=None, time_s=1.0):
-    observer.learn_round(begin(*members), start_s, reports, exchange_s, loss, time_s=time_s)
+def learn(observer, reports, *, start_s=0.0, exchange_s=1.1, loss=None, time_s=1.0):
+    observer.learn_round(start_s, reports, exchange_s, loss, time_s=time_s)
 
 
 def selecting(setup, **settings):
@@ -97,7 +90,7 @@ def test_the_longest_local_work_is_the_base(make):
 def test_gains_are_the_falls_of_the_loss(make):
     observer = make()
     for round_, loss in ((1, 2.0), (2, 1.5), (3, 1.75)):
-        learn(observer, (0,), [report(0, round_)], loss=loss)
+        learn(observer, [report(0, round_)], loss=loss)
     assert observe(observer).gains.tolist() == [0.5, -0.25]
 
 
@@ -105,14 +98,14 @@ def test_a_gain_over_rounds_without_evaluation_is_spread_over_them(make):
     observer = make()
     losses = {1: 2.0, 2: None, 3: None, 4: 0.5, 5: 0.25}
     for round_, loss in losses.items():
-        learn(observer, (0,), [report(0, round_)], loss=loss)
+        learn(observer, [report(0, round_)], loss=loss)
     assert observe(observer).gains.tolist() == [0.5, 0.5, 0.5, 0.25]
 
 
 def test_exchanges_correct_the_model_of_communication(make):
     observer = make()
     # The model says 1.1 s between paris and rome.
-    learn(observer, (0, 1), [report(0), report(1)], exchange_s=3.3)
+    learn(observer, [report(0), report(1)], exchange_s=3.3)
     assert observe(observer).communication_correction == pytest.approx(3)
 
 
@@ -123,7 +116,7 @@ def test_links_as_measured_replace_the_models_and_what_exchanges_are_compared_wi
     observer.learn_links(probed(0, rtt_s=9.0, bandwidth=1e6), time_s=0.0)
     np.testing.assert_allclose(observe(observer).rtt_s, [0, 0.3, 0.2])
     np.testing.assert_allclose(observe(observer).up, [math.inf, 5e5, 2e6])
-    learn(observer, (0, 1), [report(0), report(1)], exchange_s=3.6)
+    learn(observer, [report(0), report(1)], exchange_s=3.6)
     assert observe(observer).communication_correction == pytest.approx(2)
 
 
@@ -131,7 +124,7 @@ def test_who_has_taken_part_and_how_long_it_took_is_known(make):
     observer = make()
     seen = observe(observer)
     assert seen.last_seen.tolist() == [0, 0, 0]
-    learn(observer, (0, 1), [report(0, 4), report(1, 4, local_s=2.0)])
+    learn(observer, [report(0, 4), report(1, 4, local_s=2.0)])
     after = observe(observer)
     assert after.last_seen.tolist() == [4, 4, 0]
     np.testing.assert_allclose(after.own_round_s, [2.1, 3.1, math.nan])
@@ -143,7 +136,7 @@ def test_who_has_taken_part_and_how_long_it_took_is_known(make):
 
 def test_a_member_alone_has_no_exchange_to_learn_from(make):
     observer = make()
-    learn(observer, (0,), [report(0)], exchange_s=1e-6)
+    learn(observer, [report(0)], exchange_s=1e-6)
     assert observe(observer).communication_correction == 1
 
 
@@ -151,13 +144,13 @@ def test_measured_speeds_correct_each_site_by_itself(make):
     observer = make()
     # In its 4 s rome would have done 200 samples; paris as many as it did.
     reports = [report(0, samples=100, local_s=1.0), report(1, samples=50, local_s=4.0)]
-    learn(observer, (0, 1), reports)
+    learn(observer, reports)
     np.testing.assert_allclose(observe(observer).throughput, [100, 12.5, 25])
 
 
 def test_a_speed_is_compared_with_the_power_at_the_time_of_the_round(make):
     observer = make()
-    learn(observer, (2,), [report(2, samples=25)], start_s=10.0, time_s=0.0)
+    learn(observer, [report(2, samples=25)], start_s=10.0, time_s=0.0)
     np.testing.assert_allclose(observe(observer).throughput, [100, 50, 25 * 2])
 
 
@@ -191,7 +184,7 @@ def test_under_the_modelled_clock_nothing_measured_counts_but_the_loss(make):
     before = observe(observer)
     for round_, loss in ((1, 2.0), (2, 1.5)):
         reports = [report(0, round_, local_s=9.0), report(1, round_, local_s=3.0)]
-        learn(observer, (0, 1), reports, exchange_s=50.0, loss=loss)
+        learn(observer, reports, exchange_s=50.0, loss=loss)
     observer.learn_rebuild(9.0, time_s=1.0)
     observer.learn_links(probed(1, rtt_s=0.3, bandwidth=5e5), time_s=1.0)
     after = observe(observer)
@@ -233,7 +226,7 @@ def test_a_mesh_shows_links_between_all_sites(make, clock):
 )
 def test_exchanges_are_compared_with_the_model_that_decisions_use(make, model, modelled_s):
     observer = make(selection={"exchange_model": model})
-    learn(observer, (1, 2, 0), [report(i) for i in (1, 2, 0)], exchange_s=3 * modelled_s)
+    learn(observer, [report(i) for i in (1, 2, 0)], exchange_s=3 * modelled_s)
     assert observe(observer).communication_correction == pytest.approx(3)
 
 
@@ -245,7 +238,7 @@ def test_what_utility_is_made_of_is_known(make):
         (2, 0),
         [report(2, loss_rms=2.5, update_norm=7.0), report(0, loss_rms=0.5, update_norm=7.0)],
     )
-    learn(observer, (2,), [report(2, loss_rms=1.5, update_norm=6.0)])
+    learn(observer, [report(2, loss_rms=1.5, update_norm=6.0)])
     seen = observe(observer)
     np.testing.assert_allclose(seen.loss_rms, [0.5, math.nan, 1.5])
     assert seen.update_norms.tolist() == [7, 6]
@@ -257,7 +250,7 @@ def test_norms_of_layers_are_kept_as_far_back_as_they_are_read(make, test):
     critical = {"critical": {"test": test, "window": 2}}
     observer = make("modelled", selection={"cefl": critical})
     for i in range(7):
-        learn(observer, (0, 1), [report(0, layer_norms=(i, 10 * i)), report(1)])
+        learn(observer, [report(0, layer_norms=(i, 10 * i)), report(1)])
     kept = [[3, 30], [4, 40], [5, 50], [6, 60]] if test == "layers" else []
     assert observe(observer).layer_norms.tolist() == kept
 
@@ -276,7 +269,7 @@ def test_kappa_is_learned_from_the_trials_of_all_members_together(make):
     few = trial(before=2.3, after=1.9, half_a=2.0, half_b=2.1)
     many = trial(before=1.9, after=1.5, half_a=1.6, half_b=1.7, count=30)
     for _ in range(30):
-        learn(observer, (0, 1), [report(0, trial=few), report(1, trial=many)])
+        learn(observer, [report(0, trial=few), report(1, trial=many)])
         estimator.learn(2, 1.0, gain_part=0.25, gain_all=0.4)
     assert observe(observer).kappa == pytest.approx(estimator.kappa)
     # r = 5/8 for halves of one: kappa = 2 (1 - r) / (2 r - 1) = 3.
@@ -294,7 +287,7 @@ def test_trials_that_say_nothing_leave_kappa_as_it_is(make):
         (make(), (nothing, nothing)),
     ):
         for _ in range(30):
-            learn(observer, (0, 1), [report(i, trial=trials[i]) for i in range(2)])
+            learn(observer, [report(i, trial=trials[i]) for i in range(2)])
         assert observe(observer).kappa == 10
 
 
@@ -325,7 +318,7 @@ def play(observer, rounds, *, seed=0, slow=None):
                 Probed(site=i, number=1, rtt_s=measured, bandwidth=(None,) * 3), time_s=1.0
             )
         reports = [report(i, local_s=noisy(1.0, ("step", i))) for i in range(3)]
-        learn(observer, (0, 1, 2), reports, exchange_s=noisy(1.3, "exchange"))
+        learn(observer, reports, exchange_s=noisy(1.3, "exchange"))
 
 
 @pytest.mark.parametrize("slow", [("step", 1), ("step", 2), ("rtt", 2), "exchange"])

@@ -1,0 +1,32 @@
+"""The network that both sides of the comparison with Flower train: 105,866 parameters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+BATCH = 20
+LR = 0.1
+
+
+class Net(nn.Module):
+    """Two convolutions of 3 x 3 with pooling, and two linear layers, for images of 28 x 28 bytes.
+
+    Pooling before ReLU gives what pooling after it does, in less time, and so does the order
+    channels_last of the inner images.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 16, 3, padding=1)
+        self.second = nn.Conv2d(16, 32, 3, padding=1)
+        self.hidden = nn.Linear(1568, 64)
+        self.out = nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (batch, 10) of images (batch, 28, 28)."""
+        x = images.unsqueeze(1).float() / 255
+        x = self.first(x).contiguous(memory_format=torch.channels_last)
+        x = nn.functional.max_pool2d(x, 2).relu()
+        x = nn.functional.max_pool2d(self.second(x), 2).relu()
+        return self.out(self.hidden(x.flatten(1)).relu())

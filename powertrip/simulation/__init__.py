@@ -1,0 +1,1 @@
+"""The same run in virtual time: real learning, a modelled clock."""

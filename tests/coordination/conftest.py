@@ -1,0 +1,2 @@
+from tests.jobs import jobs as jobs
+from tests.three_sites import three_sites as three_sites
