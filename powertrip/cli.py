@@ -70,6 +70,48 @@ def train(
     raise typer.Exit(launch(config, overrides or [], json_summary=json))
 
 
+Scenario = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SCENARIO] [KEY.SUB=VALUE]",
+        help="Scenario (YAML; default: the packaged one), and settings that replace its own.",
+    ),
+]
+
+
+@app.command()
+def simulate(
+    words: Scenario = None,
+    config: ConfigOption = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="End standard output with the summary as a JSON line.")
+    ] = False,
+) -> None:
+    """Run a scenario in virtual time: the sites really learn, and the time is worked out.
+
+    No site has a process of its own and no packet is sent: rounds are as long as power, links and
+    `simulation.timing` say. Decisions, event log and summary are those of a real run.
+    """
+    scenario, overrides = _scenario(words or [], config)
+
+    from powertrip.coordination.run_dir import make_run_dir
+    from powertrip.coordination.setup import Setup
+    from powertrip.runtime.signals import StopSignals
+    from powertrip.simulation.engine import simulate as simulated
+    from powertrip.telemetry.telemetry import Telemetry
+
+    setup = Setup.resolve(scenario, overrides)
+    signals: list[int] = []
+    with (
+        StopSignals(signals.append),
+        Telemetry(setup.config.telemetry, make_run_dir(setup.config)) as telemetry,
+    ):
+        summary = simulated(setup, telemetry, stopped=lambda: signals[0] if signals else None)
+    if json:
+        typer.echo(summary.model_dump_json())
+    raise typer.Exit(summary.exit_code or 0)
+
+
 _TIME = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
 _LONGEST_S = 1e9
 
@@ -96,13 +138,7 @@ def run_seconds(text: str) -> float:
 
 @app.command()
 def plan(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SCENARIO] [KEY.SUB=VALUE]",
-            help="Scenario (YAML; default: the packaged one), and settings that replace its own.",
-        ),
-    ] = None,
+    words: Scenario = None,
     config: ConfigOption = None,
     at: Annotated[
         str,

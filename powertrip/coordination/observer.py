@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,9 @@ class Observer:
         self._layer_norms: list[tuple[float, ...]] = []
         self._kappa = KappaEstimator(config.selection.kappa)
         self._trials = 0
+        self._missing = np.zeros(sites, dtype=np.bool_)
+        self.measure_gains: Callable[[Observation], Mapping[int, float]] | None = None
+        """Says what a round of other numbers of members would bring, where that can be tried."""
         outer = config.outer
         momentum = outer.momentum if outer.kind == "nesterov" else 0.0
         self._h0 = config.selection.h0 or prior_h0(momentum)
@@ -80,7 +83,7 @@ class Observer:
         star = self._links.star(HUB, time_s)
         pair_rtt_s, pair_bandwidth = self._between(time_s) or (None, None)
         power_history, history_step_s = self._power_history(time_s)
-        return Observation(
+        seen = Observation(
             time_s=time_s,
             round=next_round,
             generation=generation,
@@ -92,7 +95,7 @@ class Observer:
             rtt_s=star.rtt_s,
             up=star.up,
             down=star.down,
-            reachable=star.reachable & (self._samples > 0),
+            reachable=star.reachable & (self._samples > 0) & ~self._missing,
             distance_m=self._distance_m,
             communication_correction=float(self._exchange.factors(time_s)[0]),
             update_bytes=self._update_bytes,
@@ -121,6 +124,13 @@ class Observer:
             pair_rtt_s=pair_rtt_s,
             pair_bandwidth=pair_bandwidth,
         )
+        if self.measure_gains is None:
+            return seen
+        return seen.replace(measured_gains=self.measure_gains(seen))
+
+    def miss(self, missing: NDArray[np.bool_]) -> None:
+        """Take note of which sites are gone at present ([n])."""
+        self._missing = missing
 
     def spreads(self, time_s: float) -> tuple[float, NDArray[np.float64]]:
         """By what factor the exchange and each site's speed may be off, two times in three."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,10 @@ class RoundModel:
             min_delay_s=self._min_delay_s,
         )
 
+    def exchanges_s(self, members: Sequence[int]) -> NDArray[np.float64]:
+        """Seconds of the exchange of each member, once it has trained; ``[k]``."""
+        return self._exchange.delays_s(members)
+
     def local_s(self, begin: Begin, site: int, start_s: float) -> float:
         """Seconds of local training of one member in a round that starts at `start_s`."""
         place = begin.members.index(site)
@@ -95,4 +100,4 @@ class RoundModel:
         ring or through a mesh the exchange begins when the slowest member has trained.
         """
         local_s = np.array([self.local_s(begin, site, start_s) for site in begin.members])
-        return float((local_s + self._exchange.delays_s(begin.members)).max())
+        return float((local_s + self.exchanges_s(begin.members)).max())

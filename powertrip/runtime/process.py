@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
-import time
 import traceback
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
-from powertrip.config import Config, dump_config
+from powertrip.config import Config
 from powertrip.coordination.membership import HUB, site_of_rank
 from powertrip.coordination.messages import Failure, LinksGone, StopRequest
+from powertrip.coordination.run_dir import make_run_dir
 from powertrip.coordination.setup import Setup
-from powertrip.errors import InputError, PowerTripError
+from powertrip.errors import PowerTripError
 from powertrip.runtime.control import Outbox, job_store
 from powertrip.runtime.coordinator import Coordinator
 from powertrip.runtime.emulation import LinkWatch
@@ -31,27 +29,6 @@ from powertrip.telemetry.telemetry import Telemetry
 def complain(text: str) -> None:
     """Tell the user of an error, on standard error."""
     print(f"powertrip: {text}", file=sys.stderr, flush=True)  # noqa: T201
-
-
-def make_run_dir(config: Config) -> Path:
-    """Make the run's own folder; two runs that start at once get two.
-
-    Raises
-    ------
-    InputError
-        The folder cannot be made.
-    """
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    name = f"{config.name}-{config.selection.policy}-{stamp}-{secrets.token_hex(2)}"
-    path = Path(config.runtime.run_dir) / name
-    try:
-        path.mkdir(parents=True)
-        (path / "config.yaml").write_text(dump_config(config), encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"runtime.run_dir: {path} cannot be written: {error.strerror or error}"
-        ) from error
-    return path
 
 
 def _stop_requests(outbox: Outbox, site: int) -> StopSignals:

@@ -41,8 +41,8 @@ class PowerTrip:
         if len(lost) == len(observation.members):
             return self._start(outlook, lost)
 
-        q = self._bounded(len(observation.members), outlook)
-        table = outlook.table(self._window(q, outlook), current=q)
+        q = self._current(outlook)
+        table = outlook.table(self.counts(outlook), current=q)
         stay = next(line for line in table if line.k == q)
         best = max(table, key=lambda line: line.efficiency)
 
@@ -55,13 +55,9 @@ class PowerTrip:
         return outlook.decision(self.name, k, table, reason, 0 if moves else streak)
 
     def _start(self, outlook: Outlook, lost: list[int]) -> Decision:
-        usable = outlook.order.size
-        wanted = self.settings.initial_count
-        if wanted is None:
-            wanted = max(2, math.ceil(usable / 4))
-        k = self._bounded(wanted, outlook)
-        table = outlook.table(self._window(k, outlook), current=k)
-        reason = f"start with {k} of {usable} usable sites"
+        k = self._current(outlook)
+        table = outlook.table(self.counts(outlook), current=k)
+        reason = f"start with {k} of {outlook.order.size} usable sites"
         if lost:
             reason = (
                 f"all members lost power or link ({outlook.observation.listed(lost)}): {reason}"
@@ -72,7 +68,19 @@ class PowerTrip:
         usable = outlook.order.size
         return min(max(count, self.settings.min_members), usable)
 
-    def _window(self, q: int, outlook: Outlook) -> IntArray:
+    def _current(self, outlook: Outlook) -> int:
+        """The number of members at present, or where none is left, that to start with."""
+        members = outlook.observation.member_sites
+        if outlook.terms.usable[members].any():
+            return self._bounded(members.size, outlook)
+        wanted = self.settings.initial_count
+        if wanted is None:
+            wanted = max(2, math.ceil(outlook.order.size / 4))
+        return self._bounded(wanted, outlook)
+
+    def counts(self, outlook: Outlook) -> IntArray:
+        """Return the numbers of members that a decision weighs, shape [c]."""
+        q = self._current(outlook)
         low = self._bounded(q - self.settings.window, outlook)
         high = self._bounded(q + self.settings.window, outlook)
         return np.arange(low, high + 1)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from powertrip.config import load_config
+from powertrip.coordination.run_dir import make_run_dir
 from powertrip.errors import InputError
-from powertrip.runtime.process import make_run_dir
 
 
 @pytest.fixture

@@ -1,0 +1,286 @@
+"""The times of a simulated round: what its members would have taken, had the run been real."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from powertrip.config import Config
+from powertrip.coordination.accounts import RoundAccount, RoundTimes
+from powertrip.coordination.errors import SitesStalled
+from powertrip.coordination.membership import HUB
+from powertrip.coordination.messages import Begin, Report
+from powertrip.coordination.round_model import RoundModel
+from powertrip.coordination.speed import steps_by_deadline
+from powertrip.simulation.errors import AllSitesGone
+from powertrip.simulation.faults import Noise, Outages
+from powertrip.world.world import World
+
+
+@dataclass(frozen=True)
+class SlowedSites:
+    """The sites' speeds in one round: those of their power, over how much slower each is in it.
+
+    Parameters
+    ----------
+    world
+        Their power.
+    slowdown
+        How many times longer each takes, by site.
+    """
+
+    world: World
+    slowdown: npt.NDArray[np.float64]
+
+    def samples_done(self, site: int, start_s: float, duration_s: float) -> float:
+        """See `coordination.speed.SiteSpeed`."""
+        return self.world.samples_done(site, start_s, duration_s) / self.slowdown[site]
+
+    def seconds_for(self, site: int, start_s: float, samples: float) -> float:
+        """See `coordination.speed.SiteSpeed`."""
+        return self.world.seconds_for(site, start_s, samples * self.slowdown[site])
+
+
+@dataclass(frozen=True)
+class Play:
+    """Who does what in a round, and how long it takes.
+
+    Attributes
+    ----------
+    members
+        The sites whose updates count, in the order of the generation.
+    steps, local_s
+        Local steps, and seconds of them, of each of these.
+    start_s, end_s
+        Of the round, on the training clock; the wait for its members is before it.
+    rebuild_s
+        Of these the seconds that the members wait for the group and newcomers for the model.
+    exchange_s
+        The exchange, as it is when all have trained at once.
+    failed
+        Members that are gone by the end of the round: their work is lost.
+    newcomers
+        Members that receive the model.
+    """
+
+    members: tuple[int, ...]
+    steps: tuple[int, ...]
+    local_s: tuple[float, ...]
+    start_s: float
+    end_s: float
+    rebuild_s: float
+    exchange_s: float
+    failed: tuple[int, ...] = ()
+    newcomers: tuple[int, ...] = field(default=())
+
+    @property
+    def trains_s(self) -> float:
+        """When the members begin to train."""
+        return self.start_s + self.rebuild_s
+
+
+class VirtualTime:
+    """The clock of a simulated run, which moves by rounds; a `Timekeeper`.
+
+    A round begins with the end of the one before. Its members train, each at its own speed, which
+    is integrated over the power trace; none begins the exchange before it has read that the round
+    before is committed. A new group is built while the round before it is trained, and delays the
+    next one only where it is not ready; newcomers wait for the model.
+
+    Parameters
+    ----------
+    config, world
+        Settings and facts.
+    model
+        How long an exchange takes.
+    join_bytes
+        Size of what a newcomer receives: the model and the state of the outer step.
+    """
+
+    def __init__(self, config: Config, world: World, model: RoundModel, *, join_bytes: int) -> None:
+        self._config, self._world, self._model = config, world, model
+        self._join_bytes = join_bytes
+        self._timing = config.simulation.timing
+        sites, seed = len(world.names), config.seed
+        self._noise = Noise(config.simulation.noise, seed=seed, sites=sites)
+        self._outages = Outages(config.simulation.dropouts, seed=seed, sites=sites)
+        self._star = world.star(HUB)
+        self._now_s = 0.0
+        self._last_round_s: float | None = None  # the group of the first round is built alone
+        self._rebuilds: set[int] = set()
+        self._play: Play | None = None
+
+    def start(self) -> None:
+        """Nothing to do: this clock moves by rounds."""
+
+    def now_s(self) -> float:
+        """Seconds on the training clock."""
+        return self._now_s
+
+    def announce(
+        self, generation: int, *, rebuild: bool, meanwhile: Begin | None, round_: int
+    ) -> float:
+        """The clock; what comes before the generation shows on it by itself."""
+        if rebuild:
+            self._rebuilds.add(generation)
+        return self._now_s
+
+    def gone(self) -> npt.NDArray[np.bool_]:
+        """Which sites are gone at present ([n])."""
+        return self._outages.gone(self._now_s)
+
+    def play(self, begin: Begin, round_: int, holders: Collection[int]) -> Play:
+        """Work out the next round; the clock moves with `account`.
+
+        Parameters
+        ----------
+        begin
+            Its generation.
+        round_
+            Its number.
+        holders
+            The sites that hold the model.
+
+        Raises
+        ------
+        SitesStalled
+            Members never finish their work.
+        AllSitesGone
+            No member is left, and none comes back.
+        """
+        start_s = self._now_s
+        while not (present := self._present(begin, start_s)):
+            back_s = self._outages.back_s(start_s)
+            if not start_s < back_s < math.inf:
+                raise AllSitesGone(round_, start_s)
+            start_s = back_s
+        newcomers = tuple(site for site in present if site not in holders)
+        rebuild_s = self._rebuild_s(begin, round_, present, newcomers)
+        played = self._round(begin, round_, present, start_s, rebuild_s)
+        failed = tuple(site for site in present if self._outages.fails(site, start_s, played.end_s))
+        if failed and len(failed) < len(present):
+            left = [site for site in present if site not in failed]
+            again = self._round(begin, round_, left, start_s, rebuild_s)
+            # The others have trained to the end, and then noticed.
+            end_s = max(played.end_s, again.end_s) + self._config.simulation.dropouts.notice_s
+            played = _with_end(again, end_s)
+        elif failed:  # nobody is left who could go on: the sites come back and do it again
+            failed = ()
+        gone = set(begin.members) - set(present)
+        self._play = Play(
+            **{
+                **vars(played),
+                "failed": (*sorted(gone), *failed),
+                "newcomers": tuple(site for site in newcomers if site in played.members),
+            }
+        )
+        return self._play
+
+    def account(self, begin: Begin, reports: Sequence[Report]) -> RoundAccount:
+        """Move to the end of the round that was played."""
+        play = self._play
+        assert play is not None
+        start_s, self._now_s = self._now_s, play.end_s
+        self._last_round_s = play.end_s - play.trains_s
+        longest_s = max(play.local_s)
+        exchange_s = play.exchange_s
+        if self._model.exchange_model == "star":
+            exchange_s = self._last_round_s - longest_s
+        times = RoundTimes(
+            local_s=longest_s, exchange_s=exchange_s, evaluation_s=0.0, rebuild_s=play.rebuild_s
+        )
+        return RoundAccount(start_s, play.end_s, times, play.local_s, play.exchange_s)
+
+    def _present(self, begin: Begin, time_s: float) -> list[int]:
+        gone = self._outages.gone(time_s)
+        return [site for site in begin.members if not gone[site]]
+
+    def _round(
+        self, begin: Begin, round_: int, members: Sequence[int], start_s: float, rebuild_s: float
+    ) -> Play:
+        timing, batch_size = self._timing, self._config.training.batch_size
+        trains_s = start_s + rebuild_s
+        sites = SlowedSites(self._world, self._noise.slowdown(round_) / timing.speed)
+        steps: list[int] = []
+        for site in members:
+            place = begin.members.index(site)
+            if begin.steps is not None:
+                steps.append(begin.steps[place])
+            else:
+                assert begin.deadline_s is not None
+                deadline_s = begin.deadline_s[place]
+                steps.append(steps_by_deadline(sites, site, trains_s, deadline_s, batch_size))
+        local_s = [
+            sites.seconds_for(site, trains_s, count * batch_size)
+            for site, count in zip(members, steps, strict=True)
+        ]
+        stalled = [
+            self._world.names[site]
+            for site, seconds in zip(members, local_s, strict=True)
+            if not math.isfinite(seconds)
+        ]
+        if stalled:
+            raise SitesStalled(stalled, round_)
+        delays_s = self._delays_s(members, round_)
+        ready_s = np.maximum(local_s, self._committed_s(members) if round_ > 1 else 0.0)
+        return Play(
+            members=tuple(members),
+            steps=tuple(steps),
+            local_s=tuple(local_s),
+            start_s=start_s,
+            end_s=trains_s + float((ready_s + delays_s).max()) + timing.round_s,
+            rebuild_s=rebuild_s,
+            exchange_s=float(delays_s.max()),
+        )
+
+    def _delays_s(self, members: Sequence[int], round_: int) -> npt.NDArray[np.float64]:
+        """The exchange of each member, once it has trained."""
+        if len(members) == 1 and self._model.exchange_model != "star":
+            return np.zeros(1)
+        model_s = self._model.exchanges_s(members)
+        factor = self._timing.exchange * self._noise.exchange(round_)
+        return np.asarray(model_s * factor + self._timing.exchange_s)
+
+    def _committed_s(self, members: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Seconds after the round before until each has read that it is committed."""
+        rtt_s = self._star.rtt_s[list(members)]
+        return np.asarray(self._timing.commit_round_trips * rtt_s)
+
+    def _rebuild_s(
+        self, begin: Begin, round_: int, present: Sequence[int], newcomers: Collection[int]
+    ) -> float:
+        """How long the members wait for their group, and newcomers for the model."""
+        wait_s = 0.0
+        if begin.generation in self._rebuilds and round_ == begin.first_round and len(present) > 1:
+            build_s = self._timing.build_round_trips * self._farthest_s(present)
+            wait_s = max(0.0, build_s - (self._last_round_s or 0.0))
+        # In a star every round holds the way of the model to each member already.
+        if round_ == 1 or self._model.exchange_model == "star":
+            return wait_s
+        donor_of = {transfer.newcomer: transfer.donor for transfer in begin.transfers}
+        busy_s: dict[int, float] = {}
+        for site in newcomers:
+            donor = donor_of.get(site, HUB)
+            busy_s[donor] = busy_s.get(donor, 0.0) + self._transfer_s(donor, site)
+        return wait_s + max(busy_s.values(), default=0.0)
+
+    def _farthest_s(self, members: Sequence[int]) -> float:
+        """The longest round trip between members; in a star, to the hub."""
+        sites = list(members)
+        if self._model.exchange_model == "star":
+            return float(self._star.rtt_s[sites].max())
+        return float(self._world.rtt_s[np.ix_(sites, sites)].max())
+
+    def _transfer_s(self, donor: int, newcomer: int) -> float:
+        if donor == newcomer:
+            return 0.0
+        sent_s = self._join_bytes / float(self._world.bandwidth[donor, newcomer])
+        return float(self._world.rtt_s[donor, newcomer]) + sent_s
+
+
+def _with_end(play: Play, end_s: float) -> Play:
+    return Play(**{**vars(play), "end_s": end_s})
