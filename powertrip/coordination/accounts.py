@@ -37,6 +37,8 @@ class RoundAccount:
     own_exchange_s
         The exchange, as it is when all members have trained at once; None where that is what
         `times` says. In a star it is not: there a member's exchange hides behind others' training.
+    idle_s
+        Before the rebuild: no member was there, or none stayed.
     """
 
     start_s: float
@@ -44,6 +46,12 @@ class RoundAccount:
     times: RoundTimes
     local_s: tuple[float, ...]
     own_exchange_s: float | None = None
+    idle_s: float = 0.0
+
+    @property
+    def trains_s(self) -> float:
+        """When the members began to train."""
+        return self.start_s + self.idle_s + self.times.rebuild_s
 
     @property
     def exchange_s(self) -> float:
@@ -119,7 +127,7 @@ def round_event(
     times = account.times
     sites = []
     for report, seconds in zip(reports, account.local_s, strict=True):
-        when = report.site, account.start_s + times.rebuild_s, seconds
+        when = report.site, account.trains_s, seconds
         energy_j = world.energy_j(*when)
         sites.append(
             SiteRound(

@@ -146,16 +146,17 @@ class Course:
         )
         self._last = event
         self._observer.learn_round(
-            account.start_s + account.times.rebuild_s,
+            account.trains_s,
             reports,
             account.exchange_s,
             event.validation_loss,
             time_s=event.time_s,
         )
-        if current.rebuild and event.round == current.begin.first_round:
+        rebuilt = current.rebuild and event.round == current.begin.first_round
+        if rebuilt and event.round > 1:
             # The first group of all is built while nothing else is done.
-            if event.round > 1:
-                self._observer.learn_rebuild(account.times.rebuild_s, time_s=account.end_s)
+            self._observer.learn_rebuild(account.times.rebuild_s, time_s=account.end_s)
+        if rebuilt or any(report.joined_bytes for report in reports):
             self._untold.append(self._rebuild_event(current.begin, reports, account))
         self._untold.append(event)
         return account
@@ -198,10 +199,10 @@ class Course:
     ) -> events.Rebuild:
         names = self._world.names
         return events.Rebuild(
-            time_s=account.start_s + account.times.rebuild_s,
+            time_s=account.trains_s,
             generation=begin.generation,
             members=tuple(names[site] for site in begin.members),
-            newcomers=tuple(names[t.newcomer] for t in begin.transfers),
+            newcomers=tuple(names[r.site] for r in reports if r.joined_bytes),
             seconds=account.times.rebuild_s,
             join_bytes=sum(report.joined_bytes for report in reports),
         )

@@ -18,6 +18,8 @@ from powertrip.selection.types import Decision, Observation
 from powertrip.telemetry import events
 from powertrip.world.world import World
 
+_MOST_RECORDED = 1000  # sites with which observations are recorded unasked
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -60,6 +62,9 @@ class Decider:
         self._observer, self._time = observer, clock
         self._policy = build_policy(config.selection)
         self._generation = 0
+        wanted = config.telemetry.observations
+        few = len(world.names) <= _MOST_RECORDED
+        self._records = wanted == "always" or (wanted == "auto" and few)
 
     def first(self, holders: Collection[int]) -> Generation:
         """Decide on the first round.
@@ -109,6 +114,7 @@ class Decider:
         *,
         early: str | None,
     ) -> Generation:
+        observation = self._observer.measured(observation)
         started_s = time.perf_counter()
         decision = self._policy.decide(observation)
         decide_s = time.perf_counter() - started_s
@@ -170,5 +176,5 @@ class Decider:
             throughput_spread=dict(zip(names, speeds_off.tolist(), strict=True)),
             communication_correction=observation.communication_correction,
             communication_spread=exchange_off,
-            observation=observation.to_json(),
+            observation=observation.to_json() if self._records else {},
         )

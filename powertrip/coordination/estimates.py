@@ -143,10 +143,10 @@ class LinkEstimates:
     def __init__(self, world: World, *, interval_s: float) -> None:
         self._world = world
         self._sites = len(world.names)
-        self._rtt, self._bandwidth = (
-            Correction(self._sites**2, model_off=off, fades_s=LINK_FADES_S, fresh_s=2 * interval_s)
-            for off in (1.3, 2.0)
-        )
+        self._interval_s = interval_s
+        # Made with the first measurement: of thousands of sites, whose links are many millions,
+        # none is measured.
+        self._corrections: tuple[Correction, Correction] | None = None
 
     def learn(
         self,
@@ -167,9 +167,17 @@ class LinkEstimates:
             When.
         """
         entries = src * self._sites + np.arange(self._sites)
-        for correction, measured, modelled in (
-            (self._rtt, rtt_s, self._world.rtt_s),
-            (self._bandwidth, bandwidth, self._world.bandwidth),
+        if self._corrections is None:
+            size, fresh_s = self._sites**2, 2 * self._interval_s
+            self._corrections = (
+                Correction(size, model_off=1.3, fades_s=LINK_FADES_S, fresh_s=fresh_s),
+                Correction(size, model_off=2.0, fades_s=LINK_FADES_S, fresh_s=fresh_s),
+            )
+        for correction, measured, modelled in zip(
+            self._corrections,
+            (rtt_s, bandwidth),
+            (self._world.rtt_s, self._world.bandwidth),
+            strict=True,
         ):
             known = np.array(measured, dtype=np.float64)  # None becomes not a number
             correction.learn(entries, known, modelled[src], time_s)
@@ -177,7 +185,10 @@ class LinkEstimates:
     def star(self, hub: int, time_s: float) -> Star:
         """The links to and from a hub, corrected by what was measured."""
         prior = self._world.star(hub)
-        rtt, bandwidth = self._factors(time_s)
+        factors = self._factors(time_s)
+        if factors is None:
+            return prior
+        rtt, bandwidth = factors
         return Star(
             rtt_s=prior.rtt_s * rtt[:, hub],
             up=prior.up * bandwidth[:, hub],
@@ -190,12 +201,15 @@ class LinkEstimates:
 
         Shapes [n, n]; infinite and 0 where there is no link, 0 and infinite on the diagonal.
         """
-        rtt, bandwidth = self._factors(time_s)
+        factors = self._factors(time_s)
+        if factors is None:
+            return self._world.rtt_s, self._world.bandwidth
+        rtt, bandwidth = factors
         return self._world.rtt_s * rtt, self._world.bandwidth * bandwidth
 
-    def _factors(self, time_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _factors(self, time_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        if self._corrections is None:
+            return None
         shape = (self._sites, self._sites)
-        return (
-            self._rtt.factors(time_s).reshape(shape),
-            self._bandwidth.factors(time_s).reshape(shape),
-        )
+        rtt, bandwidth = (each.factors(time_s).reshape(shape) for each in self._corrections)
+        return rtt, bandwidth

@@ -83,7 +83,7 @@ class Observer:
         star = self._links.star(HUB, time_s)
         pair_rtt_s, pair_bandwidth = self._between(time_s) or (None, None)
         power_history, history_step_s = self._power_history(time_s)
-        seen = Observation(
+        return Observation(
             time_s=time_s,
             round=next_round,
             generation=generation,
@@ -124,6 +124,9 @@ class Observer:
             pair_rtt_s=pair_rtt_s,
             pair_bandwidth=pair_bandwidth,
         )
+
+    def measured(self, seen: Observation) -> Observation:
+        """What is seen, with the gains of other numbers of members where these can be tried."""
         if self.measure_gains is None:
             return seen
         return seen.replace(measured_gains=self.measure_gains(seen))
@@ -167,10 +170,9 @@ class Observer:
         if len(members) > 1:
             model = self.round_model.exchange(self._links.star(HUB, time_s), self._between(time_s))
             self._exchange.learn(0, exchange_s, model.set_s(members), time_s)
-        for report in reports:
-            modelled = self._world.samples_done(report.site, start_s, report.local_s)
-            self._speed.learn(report.site, report.samples, modelled, time_s)
-            self._own_round_s[report.site] = report.local_s + exchange_s
+        modelled = [self._world.samples_done(r.site, start_s, r.local_s) for r in reports]
+        self._speed.learn(members, [r.samples for r in reports], modelled, time_s)
+        self._own_round_s[members] = np.array([r.local_s for r in reports]) + exchange_s
 
     def learn_links(self, probed: Probed, *, time_s: float) -> None:
         """Take in what a site has measured of its links."""

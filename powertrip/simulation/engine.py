@@ -154,7 +154,9 @@ class Simulation:
             if number is not None and (end is None or end[0] != "reached"):
                 end = "interrupted", 128 + number
             if end is None:
-                self._observer.miss(self._clock.gone())
+                gone = self._clock.gone()
+                # Where all are gone the round to come waits for them, and nobody else can be had.
+                self._observer.miss(gone & ~gone.all())
                 course.ahead()
             course.record()
             for site in play.failed:
@@ -299,17 +301,17 @@ class Simulation:
         return copied
 
     def _ready(self) -> list[Ready]:
-        config, size = self._config, self._vector.numel() + 1  # the weight travels behind it
+        config, learner = self._config, self._learner
         return [
             Ready(
                 site=site,
                 samples=samples,
                 steps=config.training.steps_per_round(samples),
-                update_bytes=config.simulation.update_bytes or size * self._vector.element_size(),
+                update_bytes=config.simulation.update_bytes or learner.update_bytes,
                 digest="",
                 backend="nccl" if config.exchange.backend == "nccl" else "gloo",
             )
-            for site, samples in enumerate(self._learner.samples)
+            for site, samples in enumerate(learner.samples)
         ]
 
     def _join_bytes(self) -> int:

@@ -6,6 +6,9 @@ under the same fate.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
+
 import numpy as np
 import numpy.typing as npt
 
@@ -86,14 +89,13 @@ class Outages:
             return np.zeros(self._sites, dtype=np.bool_)
         return np.array([self._covering(site, time_s) is not None for site in range(self._sites)])
 
-    def fails(self, site: int, start_s: float, end_s: float) -> bool:
-        """Whether a site is gone at any time from `start_s` to `end_s`."""
-        if self._settings.every_s is None:
-            return False
+    def fails_s(self, site: int, start_s: float, end_s: float) -> float:
+        """When a site is gone first from `start_s` to `end_s`; infinite if it never is."""
         if self._covering(site, start_s) is not None:
-            return True
-        starts = np.array(self._until(site, end_s))
-        return bool(((starts >= start_s) & (starts <= end_s)).any())
+            return start_s
+        starts = self._until(site, end_s)
+        first = starts[bisect_left(starts, start_s)]
+        return first if first <= end_s else math.inf
 
     def back_s(self, time_s: float) -> float:
         """When the first of the sites that are gone at a time is back; `time_s` if none is gone."""
@@ -104,7 +106,7 @@ class Outages:
         """The end of the outage that a time lies in."""
         self._until(site, time_s)
         starts, ends = self._starts[site], self._ends[site]
-        place = int(np.searchsorted(starts, time_s, side="right")) - 1
+        place = bisect_right(starts, time_s) - 1
         return ends[place] if place >= 0 and time_s < ends[place] else None
 
     def _until(self, site: int, time_s: float) -> list[float]:

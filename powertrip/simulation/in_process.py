@@ -15,7 +15,7 @@ from powertrip.training.data import IntArray
 from powertrip.training.device import prepare_torch
 from powertrip.training.evaluation import Counts, evaluate_at, sample_blocks
 from powertrip.training.flat import initial_model
-from powertrip.training.local import LocalTrainer, Steps
+from powertrip.training.local import LocalTrainer, Pace, Steps
 from powertrip.training.settings import TrainingSettings
 from powertrip.training.task import Task
 
@@ -44,7 +44,7 @@ class InProcess:
 
     Attributes
     ----------
-    size, parameters_size, samples
+    size, parameters_size, samples, update_bytes
         As in `powertrip.simulation.learner.Learner`.
     device
         Where the vectors are.
@@ -72,6 +72,8 @@ class InProcess:
         self.size = self._initial.numel()
         self.parameters_size = self._model.parameters_size
         self.samples = tuple(len(share) for share in self._shares)
+        # The member's weight travels in one slot behind the update.
+        self.update_bytes = (self.size + 1) * self._initial.element_size()
 
     def initial(self) -> Tensor:
         """A copy of the vector that every site starts with."""
@@ -90,23 +92,22 @@ class InProcess:
             The task's losses are not one a sample.
         """
         for site, steps in work:
-            yield self.train_site(vector, round_, site, steps, keep=keep, out=self._update)
+            yield self.train_site(vector, round_, site, Steps(steps), keep=keep, out=self._update)
 
     def train_site(
-        self, vector: Tensor, round_: int, site: int, steps: int, *, keep: bool, out: Tensor
+        self, vector: Tensor, round_: int, site: int, pace: Pace, *, keep: bool, out: Tensor
     ) -> Trained:
-        """Train one member and write its update into `out`, [size]."""
+        """Train one member and write its update into `out`, [size], which is where `vector` is."""
         trainer = self._trainer(site)
         self._model.vector.copy_(vector)
         for counter, at_start in self._counters:
             counter.copy_(at_start)
-        result = trainer.train(round_, Steps(steps), keep=keep)
+        result = trainer.train(round_, pace, keep=keep)
         if not self._carries_state:
             trainer.load_inner_state({})  # a thousand sites would keep a thousand of them
-        # The pace of a fixed number of steps allows the first of them.
-        assert result.loss is not None
+        assert result.loss is not None, "a pace allows at least one step"
         assert result.loss_rms is not None
-        torch.sub(vector, self._model.vector, out=out)
+        torch.sub(vector, self._model.vector.to(vector.device), out=out)
         return Trained(site, result.steps, result.samples, result.loss, result.loss_rms, out)
 
     def evaluate(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
+import torch
 from torch import Tensor
 
 from powertrip.coordination.setup import Setup, data_folder
+from powertrip.simulation.errors import NotStackable
 from powertrip.training.data import IntArray
 from powertrip.training.evaluation import Counts
 from powertrip.training.partition import partition
@@ -53,6 +56,8 @@ class Learner(Protocol):
         of its part that holds the parameters.
     samples
         Training samples of each site.
+    update_bytes
+        Size of one update as it travels, with its weight.
     """
 
     @property
@@ -63,6 +68,9 @@ class Learner(Protocol):
 
     @property
     def samples(self) -> tuple[int, ...]: ...
+
+    @property
+    def update_bytes(self) -> int: ...
 
     def initial(self) -> Tensor:
         """A copy of the vector that every site starts with, [size]: the same for the same seed.
@@ -150,7 +158,38 @@ def build_learner(setup: Setup) -> Learner:
     ------
     TaskError, PartitionError, DeviceError
         The scenario's task, its partition, or the device cannot be used.
+    NotStackable
+        simulation.training is stacked, which the task's model does not allow.
     """
     from powertrip.simulation.in_process import InProcess
+    from powertrip.simulation.processes import Processes
 
-    return InProcess(*load_parts(setup), setup.config)
+    config = setup.config
+    if config.task.name == "curve":
+        from powertrip.simulation.curve import CurveLearner
+
+        sites, batch_size = len(config.sites.selected), config.training.batch_size
+        return CurveLearner(config.task.curve, sites=sites, batch_size=batch_size)
+    task, shares = load_parts(setup)
+    on_gpu = config.training.device != "cpu" and torch.cuda.is_available()
+    if config.simulation.training == "stacked" or (config.simulation.training == "auto" and on_gpu):
+        from powertrip.simulation.stacked import Stacked
+
+        try:
+            return Stacked(task, shares, config)
+        except NotStackable:
+            if config.simulation.training == "stacked":
+                raise
+    workers = config.simulation.workers
+    if workers is None:
+        workers = 0 if on_gpu else _cores() // config.training.threads
+        workers = 0 if workers == 1 else workers  # it would work alone, and this process wait
+    if workers == 0:
+        return InProcess(task, shares, config)
+    return Processes(setup, task, shares, count=min(workers, len(shares)))
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

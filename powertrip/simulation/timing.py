@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +12,15 @@ import numpy.typing as npt
 from powertrip.config import Config
 from powertrip.coordination.accounts import RoundAccount, RoundTimes
 from powertrip.coordination.errors import SitesStalled
-from powertrip.coordination.membership import HUB
+from powertrip.coordination.membership import HUB, plan_transfers
 from powertrip.coordination.messages import Begin, Report
 from powertrip.coordination.round_model import RoundModel
 from powertrip.coordination.speed import steps_by_deadline
-from powertrip.simulation.errors import AllSitesGone
+from powertrip.simulation.errors import AllSitesGone, ModelOutOfReach
 from powertrip.simulation.faults import Noise, Outages
 from powertrip.world.world import World
+
+_ATTEMPTS = 1000  # at a round before which, or in which, all its members fail
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,11 @@ class SlowedSites:
 
     def samples_done(self, site: int, start_s: float, duration_s: float) -> float:
         """See `coordination.speed.SiteSpeed`."""
-        return self.world.samples_done(site, start_s, duration_s) / self.slowdown[site]
+        return self.world.samples_done(site, start_s, duration_s) / float(self.slowdown[site])
 
     def seconds_for(self, site: int, start_s: float, samples: float) -> float:
         """See `coordination.speed.SiteSpeed`."""
-        return self.world.seconds_for(site, start_s, samples * self.slowdown[site])
+        return self.world.seconds_for(site, start_s, samples * float(self.slowdown[site]))
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class Play:
     steps, local_s
         Local steps, and seconds of them, of each of these.
     start_s, end_s
-        Of the round, on the training clock; the wait for its members is before it.
+        Of the round, on the training clock; where its members were gone, all of them, their
+        return is the start.
     rebuild_s
         Of these the seconds that the members wait for the group and newcomers for the model.
     exchange_s
@@ -75,7 +78,7 @@ class Play:
     rebuild_s: float
     exchange_s: float
     failed: tuple[int, ...] = ()
-    newcomers: tuple[int, ...] = field(default=())
+    newcomers: tuple[int, ...] = ()
 
     @property
     def trains_s(self) -> float:
@@ -150,33 +153,33 @@ class VirtualTime:
         SitesStalled
             Members never finish their work.
         AllSitesGone
-            No member is left, and none comes back.
+            Again and again no member has stayed until the end of the round.
+        ModelOutOfReach
+            A newcomer can never have the model.
         """
         start_s = self._now_s
-        while not (present := self._present(begin, start_s)):
-            back_s = self._outages.back_s(start_s)
-            if not start_s < back_s < math.inf:
-                raise AllSitesGone(round_, start_s)
-            start_s = back_s
-        newcomers = tuple(site for site in present if site not in holders)
-        rebuild_s = self._rebuild_s(begin, round_, present, newcomers)
-        played = self._round(begin, round_, present, start_s, rebuild_s)
-        failed = tuple(site for site in present if self._outages.fails(site, start_s, played.end_s))
-        if failed and len(failed) < len(present):
-            left = [site for site in present if site not in failed]
+        for _ in range(_ATTEMPTS):
+            while not (present := self._present(begin, start_s)):
+                start_s = self._outages.back_s(start_s)
+            rebuild_s = self._rebuild_s(begin, round_, present, holders)
+            played = self._round(begin, round_, present, start_s, rebuild_s)
+            end_s = played.end_s
+            fails_s = {site: self._outages.fails_s(site, start_s, end_s) for site in present}
+            left = [site for site in present if math.isinf(fails_s[site])]
+            if left:
+                break
+            start_s = max(fails_s.values())  # who comes back first does it all again
+        else:
+            raise AllSitesGone(round_, start_s)
+        if len(left) < len(present):
             again = self._round(begin, round_, left, start_s, rebuild_s)
             # The others have trained to the end, and then noticed.
             end_s = max(played.end_s, again.end_s) + self._config.simulation.dropouts.notice_s
-            played = _with_end(again, end_s)
-        elif failed:  # nobody is left who could go on: the sites come back and do it again
-            failed = ()
-        gone = set(begin.members) - set(present)
-        self._play = Play(
-            **{
-                **vars(played),
-                "failed": (*sorted(gone), *failed),
-                "newcomers": tuple(site for site in newcomers if site in played.members),
-            }
+            played = replace(again, end_s=end_s)
+        self._play = replace(
+            played,
+            failed=tuple(site for site in begin.members if site not in left),
+            newcomers=tuple(site for site in left if site not in holders),
         )
         return self._play
 
@@ -184,7 +187,7 @@ class VirtualTime:
         """Move to the end of the round that was played."""
         play = self._play
         assert play is not None
-        start_s, self._now_s = self._now_s, play.end_s
+        before_s, self._now_s = self._now_s, play.end_s
         self._last_round_s = play.end_s - play.trains_s
         longest_s = max(play.local_s)
         exchange_s = play.exchange_s
@@ -193,7 +196,14 @@ class VirtualTime:
         times = RoundTimes(
             local_s=longest_s, exchange_s=exchange_s, evaluation_s=0.0, rebuild_s=play.rebuild_s
         )
-        return RoundAccount(start_s, play.end_s, times, play.local_s, play.exchange_s)
+        return RoundAccount(
+            before_s,
+            play.end_s,
+            times,
+            play.local_s,
+            own_exchange_s=play.exchange_s,
+            idle_s=play.start_s - before_s,
+        )
 
     def _present(self, begin: Begin, time_s: float) -> list[int]:
         gone = self._outages.gone(time_s)
@@ -205,9 +215,10 @@ class VirtualTime:
         timing, batch_size = self._timing, self._config.training.batch_size
         trains_s = start_s + rebuild_s
         sites = SlowedSites(self._world, self._noise.slowdown(round_) / timing.speed)
+        place_of = {site: place for place, site in enumerate(begin.members)}
         steps: list[int] = []
         for site in members:
-            place = begin.members.index(site)
+            place = place_of[site]
             if begin.steps is not None:
                 steps.append(begin.steps[place])
             else:
@@ -226,7 +237,10 @@ class VirtualTime:
         if stalled:
             raise SitesStalled(stalled, round_)
         delays_s = self._delays_s(members, round_)
-        ready_s = np.maximum(local_s, self._committed_s(members) if round_ > 1 else 0.0)
+        # The commit is on its way from the end of the round before on.
+        waited_s = trains_s - self._now_s
+        committed_s = self._committed_s(members) - waited_s if round_ > 1 else 0.0
+        ready_s = np.maximum(local_s, committed_s)
         return Play(
             members=tuple(members),
             steps=tuple(steps),
@@ -251,7 +265,7 @@ class VirtualTime:
         return np.asarray(self._timing.commit_round_trips * rtt_s)
 
     def _rebuild_s(
-        self, begin: Begin, round_: int, present: Sequence[int], newcomers: Collection[int]
+        self, begin: Begin, round_: int, present: Sequence[int], holders: Collection[int]
     ) -> float:
         """How long the members wait for their group, and newcomers for the model."""
         wait_s = 0.0
@@ -261,11 +275,13 @@ class VirtualTime:
         # In a star every round holds the way of the model to each member already.
         if round_ == 1 or self._model.exchange_model == "star":
             return wait_s
-        donor_of = {transfer.newcomer: transfer.donor for transfer in begin.transfers}
         busy_s: dict[int, float] = {}
-        for site in newcomers:
-            donor = donor_of.get(site, HUB)
-            busy_s[donor] = busy_s.get(donor, 0.0) + self._transfer_s(donor, site)
+        for way in plan_transfers(present, holders):
+            sent_s = self._transfer_s(way.donor, way.newcomer)
+            if not math.isfinite(sent_s):
+                names = self._world.names
+                raise ModelOutOfReach(names[way.newcomer], names[way.donor], round_)
+            busy_s[way.donor] = busy_s.get(way.donor, 0.0) + sent_s
         return wait_s + max(busy_s.values(), default=0.0)
 
     def _farthest_s(self, members: Sequence[int]) -> float:
@@ -276,11 +292,7 @@ class VirtualTime:
         return float(self._world.rtt_s[np.ix_(sites, sites)].max())
 
     def _transfer_s(self, donor: int, newcomer: int) -> float:
-        if donor == newcomer:
-            return 0.0
-        sent_s = self._join_bytes / float(self._world.bandwidth[donor, newcomer])
-        return float(self._world.rtt_s[donor, newcomer]) + sent_s
-
-
-def _with_end(play: Play, end_s: float) -> Play:
-    return Play(**{**vars(play), "end_s": end_s})
+        bandwidth = float(self._world.bandwidth[donor, newcomer])
+        if bandwidth <= 0:
+            return math.inf
+        return float(self._world.rtt_s[donor, newcomer]) + self._join_bytes / bandwidth

@@ -20,6 +20,8 @@ from powertrip.telemetry.events import Event
 from powertrip.telemetry.links import LinkWatch
 from powertrip.telemetry.report import Summary, Tally, render_summary
 
+_LISTED = 12  # members of a decision that are named; of more only their number
+
 ConsoleKind = Literal["auto", "live", "plain", "none"]
 
 HEADER_EVERY = 20
@@ -86,7 +88,9 @@ def links_text(event: events.RunStarted) -> str:
 
 def decision_line(event: events.Decision, names: Mapping[str, str], sites: int) -> str:
     """A decision and its reason."""
-    members = ", ".join(names.get(member, member) for member in event.members)
+    shown = [names.get(member, member) for member in event.members[:_LISTED]]
+    more = len(event.members) - len(shown)
+    members = ", ".join(shown) + (f" and {more} more" if more else "")
     return (
         f"decision {event.generation}: {len(event.members)} of {words.count(sites, 'site')} "
         f"({members}) for {words.count(event.rounds, 'round')} of about "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, SkipValidation, TypeAdapter
 
 VERSION: Final = 1
 
@@ -276,8 +276,9 @@ class Decision(Event):
     communication_spread: float = 1.0
     """By what factor the exchange time may be off, two times in three."""
 
-    observation: dict[str, JsonValue] = Field(default_factory=dict)
-    """All that the policy saw, so that the decision can be replayed."""
+    observation: SkipValidation[dict[str, JsonValue]] = Field(default_factory=dict)
+    """All that the policy saw, so that the decision can be replayed; empty where it is not recorded
+    (telemetry.observations)."""
 
 
 class Rebuild(Event):

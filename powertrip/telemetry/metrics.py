@@ -100,7 +100,7 @@ class Metrics:
         self._warnings = counter("warnings", "Warnings given")
         self._failures = counter("failures", "Failures met", "kind")
         self.lost_events = counter("lost_events", "Events that the event log could not take")
-        self._names: tuple[str, ...] = ()
+        self._seated: frozenset[str] = frozenset()
         self._measured: set[str] = set()
         for phase in PHASES:
             self._phase.labels(phase)
@@ -132,7 +132,6 @@ class Metrics:
                 self._checkpoint_bytes.set(event.bytes)
 
     def _start(self, event: events.RunStarted) -> None:
-        self._names = event.sites
         self._run.info(
             {
                 "run_id": event.run_id,
@@ -181,10 +180,8 @@ class Metrics:
             if loss is not None:
                 self._loss.labels(split).set(loss)
         self._seat(event.generation, event.members)
-        drawn = {part.site: part.power_w for part in event.sites}
-        for site in self._names:
-            self._power.labels(site).set(drawn.get(site, 0))
         for part in event.sites:
+            self._power.labels(part.site).set(part.power_w)
             self._bytes.labels(part.site).inc(part.bytes_sent)
             if part.steps:
                 self._step.labels(part.site).set(part.step_s)
@@ -195,8 +192,13 @@ class Metrics:
     def _seat(self, generation: int, members: tuple[str, ...]) -> None:
         self._generation.set(generation)
         self._members.set(len(members))
-        for site in self._names:
-            self._member.labels(site).set(site in members)
+        seated = frozenset(members)
+        for site in self._seated - seated:
+            self._member.labels(site).set(0)
+            self._power.labels(site).set(0)
+        for site in seated - self._seated:
+            self._member.labels(site).set(1)
+        self._seated = seated
 
 
 def _or_nan(value: float | None) -> float:

@@ -31,3 +31,7 @@ class TelemetrySettings(Settings):
     console: Literal["auto", "live", "plain", "none"] = "auto"
     """How a run is shown: live (a table that updates), plain (lines), none (warnings only), or auto
     (live on a terminal, plain in pipes and in CI)."""
+
+    observations: Literal["auto", "always", "never"] = "auto"
+    """Whether the event log holds all that the policy saw at each decision, from which it can be
+    replayed, some 250 bytes a site; auto does up to 1,000 sites."""

@@ -54,12 +54,12 @@ class Telemetry:
         self.run_dir = run_dir
         self.lost_events = 0
         self._tally = Tally()
-        self._metrics = Metrics()
+        self._metrics = Metrics() if settings.metrics.enabled else None
         self._writer = EventWriter(run_dir / EVENT_LOG)
         try:
             self._server = (
                 MetricsServer(settings.metrics, self._metrics.registry)
-                if settings.metrics.enabled
+                if self._metrics is not None
                 else None
             )
         except BaseException:
@@ -86,7 +86,8 @@ class Telemetry:
     def emit(self, event: Event) -> None:
         """Pass one event on to all."""
         self._tally.add(event)
-        self._metrics.record(event)
+        if self._metrics is not None:
+            self._metrics.record(event)
         self._log(event)
         try:
             self._console.show(event)
@@ -163,7 +164,8 @@ class Telemetry:
             self._writer.write(event)
         except OSError as error:
             self.lost_events += 1
-            self._metrics.lost_events.inc()
+            if self._metrics is not None:
+                self._metrics.lost_events.inc()
             if self.lost_events == 1:
                 self._note(
                     f"WARNING: cannot write the event log {self._writer.path}: {error.strerror}; "
@@ -184,5 +186,6 @@ class Telemetry:
         if time_s is not None:
             warning = Warned(time_s=time_s, text=f"the console is gone: {error.strerror or error}")
             self._tally.add(warning)
-            self._metrics.record(warning)
+            if self._metrics is not None:
+                self._metrics.record(warning)
             self._log(warning)

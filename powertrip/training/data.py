@@ -40,7 +40,8 @@ class TensorSource:
     def fetch(self, indices: IntArray, device: torch.device) -> tuple[Tensor, Tensor]:
         """Rows at `indices`, on `device`."""
         rows = torch.from_numpy(indices)
-        return self.inputs[rows].to(device), self.targets[rows].to(device)
+        inputs, targets = self.inputs.index_select(0, rows), self.targets.index_select(0, rows)
+        return inputs.to(device), targets.to(device)
 
 
 class DatasetSource:

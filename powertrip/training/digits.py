@@ -41,12 +41,23 @@ class Pixels(nn.Module):
     """Whole-number images (batch, height, width) to floats (batch, 1, height, width) in [0, 1].
 
     Images stay bytes until they are used, a quarter of the memory of floats.
+
+    Parameters
+    ----------
+    white
+        The number that stands for white.
+    channels_last
+        Lay the floats out for a model whose weights are in `torch.channels_last`.
     """
 
-    def __init__(self, white: int) -> None:
+    def __init__(self, white: int, *, channels_last: bool = False) -> None:
         super().__init__()
         self.white = white
+        self.channels_last = channels_last
 
     def forward(self, images: Tensor) -> Tensor:
         """Scale by the value of white and add the channel dimension."""
-        return images.unsqueeze(1).float() / self.white
+        pixels = images.float() / self.white
+        if self.channels_last:  # the same bytes, but convolutions go by the strides
+            return pixels.unsqueeze(-1).permute(0, 3, 1, 2)
+        return pixels.unsqueeze(1)

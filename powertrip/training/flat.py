@@ -13,9 +13,10 @@ class FlatModel:
     """An `nn.Module` together with one flat tensor that holds everything it learns.
 
     The vector is laid out as [parameters | rest], each in the module's own order; the rest are the
-    floating-point buffers, after any parameters that are frozen. Writing into the vector changes
-    the model, and training the model changes it. Buffers of whole numbers, such as the batch
-    counter of a batch norm, stay outside.
+    floating-point buffers, after any parameters that are frozen. Within a tensor the module's own
+    order of dimensions in memory stays, such as that of `torch.channels_last`. Writing into the
+    vector changes the model, and training the model changes it. Buffers of whole numbers, such as
+    the batch counter of a batch norm, stay outside.
 
     Parameters
     ----------
@@ -72,11 +73,11 @@ class FlatModel:
         offset = 0
         for _, tensor in self._parts:
             where = slice(offset, offset + tensor.numel())
-            view = self.vector[where].view(tensor.shape)
+            view = _shaped_like(tensor, self.vector[where])
             view.copy_(tensor.detach())
             tensor.data = view
             if tensor.requires_grad:
-                tensor.grad = self.gradient[where].view(tensor.shape)
+                tensor.grad = _shaped_like(tensor, self.gradient[where])
             offset += tensor.numel()
 
     def norms(self, vector: Tensor) -> list[float]:
@@ -90,6 +91,22 @@ class FlatModel:
         sizes = [tensor.numel() for _, tensor in self._parts if tensor.requires_grad]
         parts = torch.split(vector[: self.parameters_size], sizes)
         return [float(norm) for norm in torch.stack([part.norm() for part in parts]).tolist()]
+
+    def views(self, vectors: Tensor) -> dict[str, Tensor]:
+        """Each part of vectors that are laid out like the model's own, by its name.
+
+        Parameters
+        ----------
+        vectors
+            [..., size], or [..., parameters_size] for the trained parameters alone.
+        """
+        views, offset = {}, 0
+        for name, tensor in self._parts:
+            if offset < vectors.shape[-1]:
+                part = vectors[..., offset : offset + tensor.numel()]
+                views[name] = _shaped_like(tensor, part)
+            offset += tensor.numel()
+        return views
 
     def check_views(self) -> None:
         """Make sure that no part of the model has come off the vector.
@@ -135,3 +152,14 @@ def initial_model(task: Task, *, seed: int, device: torch.device | str = "cpu") 
             f"build_model() returned a {type(module).__name__}; it must return a torch.nn.Module"
         )
     return FlatModel(module, device)
+
+
+def _shaped_like(tensor: Tensor, flat: Tensor) -> Tensor:
+    """A view of [..., n] as [..., *tensor.shape], its dimensions in the tensor's memory order."""
+    lead, count = flat.dim() - 1, tensor.dim()
+    order = list(range(count))
+    if not tensor.is_contiguous():
+        strides = torch.empty_like(tensor).stride()  # those that it would have without gaps
+        order.sort(key=lambda d: (-strides[d], -tensor.shape[d]))
+    stored = flat.view(*flat.shape[:-1], *(tensor.shape[d] for d in order))
+    return stored.permute(*range(lead), *(lead + order.index(d) for d in range(count)))

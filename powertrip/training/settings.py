@@ -19,7 +19,7 @@ IDX_DATASETS = (
     *(f"emnist-{split}" for split in EMNIST_SPLITS),
     "custom",
 )
-BUILTIN_TASKS = ("digits", "idx")
+BUILTIN_TASKS = ("digits", "idx", "curve")
 
 _OWN_TASK = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
@@ -46,6 +46,9 @@ class IdxSettings(Settings):
     """Use only this many of the training samples; null means all."""
     test_samples: int | None = Field(default=None, ge=1)
     """Use only this many of the test samples; null means all."""
+    model: Literal["small", "cnn"] = "small"
+    """What learns them: small, with 20,746 parameters for 28 x 28 pixels and ten classes, or cnn,
+    with 105,866 and a step that takes some ten times as long."""
 
     @field_validator("dataset")
     @classmethod
@@ -76,15 +79,41 @@ class IdxSettings(Settings):
         return self
 
 
+class CurveSettings(Settings):
+    """A learning curve in the place of a model, used when the task is `curve`, in simulations only.
+
+    A round of k members that do H steps each brings ``k/(k+kappa) * mean(H/(1+H/h0))``; accuracy
+    and loss approach their ends exponentially in the sum of that.
+    """
+
+    kappa: float = Field(default=10.0, gt=0)
+    """Number of members with which a round brings half of what it could at most."""
+    h0: float = Field(default=10.0, gt=0)
+    """Local steps after which another step is worth half."""
+    scale: float = Field(default=100.0, gt=0)
+    """Progress, in steps, in which the distance to the end falls to 1/e."""
+    classes: int = Field(default=10, ge=2)
+    """Accuracy begins at 1/classes, and the loss at log(classes)."""
+    best: float = Field(default=1.0, gt=0, le=1)
+    """Accuracy that is approached."""
+    samples: int = Field(default=500, ge=1)
+    """Training samples of each site."""
+    parameters: int = Field(default=100_000, ge=1)
+    """Parameters of the model that is stood for, of 4 bytes each."""
+
+
 class TaskSettings(Settings):
     """What is learned; a plain string stands for its name."""
 
     name: str = "digits"
-    """The task: digits, idx, or your own class as `package.module:Class`."""
+    """The task: digits, idx, your own class as `package.module:Class`, or curve (no model at all,
+    for simulations of thousands of sites)."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the constructor of your own class."""
     idx: IdxSettings = IdxSettings()
     """The image files, when the task is idx."""
+    curve: CurveSettings = CurveSettings()
+    """The curve, when the task is curve."""
 
     @model_validator(mode="before")
     @classmethod
@@ -96,7 +125,7 @@ class TaskSettings(Settings):
     def _task_name(cls, value: str) -> str:
         if value not in BUILTIN_TASKS and not _OWN_TASK.fullmatch(value):
             raise ValueError(
-                f"{value!r} is not a task; write digits, idx, or your own class as "
+                f"{value!r} is not a task; write digits, idx, curve, or your own class as "
                 "package.module:Class (with a colon before the class)"
             )
         return value
@@ -105,6 +134,7 @@ class TaskSettings(Settings):
     def _options_for_own_task_only(self) -> TaskSettings:
         if self.options and self.name in BUILTIN_TASKS:
             hint = "; image files are set under `idx`" if self.name == "idx" else ""
+            hint = "; the curve is set under `curve`" if self.name == "curve" else hint
             raise ValueError(f"the task {self.name} takes no options{hint}")
         return self
 

@@ -141,6 +141,11 @@ def load_task(settings: TaskSettings, *, data_dir: Path | None, base_dir: Path, 
         from powertrip.training.idx import IdxImages
 
         return IdxImages(settings.idx, data_dir=data_dir, base_dir=base_dir)
+    if settings.name == "curve":
+        raise TaskError(
+            "task curve learns nothing: it is a formula for `powertrip simulate`; for a real run "
+            "write digits, idx, or your own class as package.module:Class"
+        )
     given = {"data_dir": data_dir, "base_dir": base_dir, "seed": seed}
     task: Task = _construct(settings.name, _find(settings.name, base_dir), settings.options, given)
     _check(settings.name, task)
