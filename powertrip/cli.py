@@ -112,6 +112,31 @@ def simulate(
     raise typer.Exit(summary.exit_code or 0)
 
 
+@app.command()
+def calibrate(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a real run, or its events.jsonl.")
+    ],
+) -> None:
+    """Fit the simulator's constants to a recorded real run, and simulate it for comparison.
+
+    Prints the section `simulation.timing` for the scenario, and says how well the simulated run
+    then agrees with the real one: the mean length of a round, and the members of each decision.
+    """
+    from powertrip.simulation.calibrate import calibrated, read_run
+
+    recorded = read_run(run)
+    timing, found = calibrated(recorded)
+    typer.echo("simulation:")
+    values = ", ".join(f"{key}: {value:.3g}" for key, value in timing.model_dump().items())
+    typer.echo(f"  timing: {{{values}}}")
+    off = 100 * (found.simulated_round_s / found.real_round_s - 1)
+    typer.echo(
+        f"# mean round: {found.real_round_s:.3g} s really, {found.simulated_round_s:.3g} s "
+        f"simulated ({off:+.1f} %); the same members in {found.same} of {found.decisions} decisions"
+    )
+
+
 _TIME = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
 _LONGEST_S = 1e9
 
@@ -211,6 +236,58 @@ def replay(
     else:
         folder = run if run.is_dir() else run.parent
         show_replay(folder.resolve().name, decisions, _terminal())
+
+
+@app.command()
+def experiment(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiment (YAML).")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY.SUB=VALUE]...", help="Settings for all cells."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The file's small version, for a few minutes.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for everything; default: runs/NAME."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that run cells; default: one a core.")
+    ] = None,
+    backend: Annotated[
+        str, typer.Option(help="Where cells run: processes (of this machine), dask or ray.")
+    ] = "processes",
+    keep_logs: Annotated[
+        bool, typer.Option("--keep-logs", help="Keep each cell's event log, compressed.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run finished cells again, too.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the cells and run none.")
+    ] = False,
+) -> None:
+    """Simulate a grid of policies, settings and seeds; write its tables and figures.
+
+    What is finished is not run again: an experiment that was interrupted goes on where it was.
+    """
+    from powertrip.simulation.threads import one_thread_each
+
+    one_thread_each()
+
+    from powertrip.simulation.experiment import conduct
+
+    conduct(
+        file,
+        _terminal(),
+        quick=quick,
+        overrides=overrides or [],
+        out=out,
+        workers=workers,
+        backend=backend,
+        keep_logs=keep_logs,
+        fresh=fresh,
+        dry_run=dry_run,
+    )
 
 
 def _scenario(words: list[str], config: Path | None) -> tuple[Path | None, list[str]]:

@@ -19,6 +19,7 @@ from powertrip.exchange.settings import ExchangeSettings
 from powertrip.runtime.settings import EmulationSettings, GoalSettings, RuntimeSettings
 from powertrip.selection.settings import SelectionSettings
 from powertrip.settings import Settings
+from powertrip.simulation.settings import SimulationSettings
 from powertrip.telemetry.settings import TelemetrySettings
 from powertrip.training.settings import (
     OuterSettings,
@@ -53,7 +54,14 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _parse_yaml(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
+    """Read YAML as the scenarios are written in.
+
+    Raises
+    ------
+    yaml.YAMLError
+        It is none, or a value in it cannot be read.
+    """
     try:
         return yaml.load(text, Loader=_Loader)
     except (ValueError, LookupError, AttributeError, RecursionError) as error:
@@ -94,6 +102,8 @@ class Config(Settings):
     """How the processes behave."""
     telemetry: TelemetrySettings = TelemetrySettings()
     """What is shown and served."""
+    simulation: SimulationSettings = SimulationSettings()
+    """How the run is simulated, where it is."""
 
 
 def default_path() -> Path:
@@ -118,7 +128,7 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Conf
         With every problem at once, each with its place in the file.
     """
     path = path or default_path()
-    raw = _read_yaml(path)
+    raw = read_yaml(path, hint="write `sites:` and `network:` at least")
     problems: list[str] = []
     for text in overrides:
         problem = _apply(raw, text)
@@ -127,25 +137,52 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Conf
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
-        details = error.errors(include_url=False)
-        problems.extend(_describe(d) for d in details if not _follows_from_another(d, details))
+        problems.extend(problems_in(error, Config))
     if problems:
         raise ConfigError(problems, str(path))
     return config
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, *, hint: str) -> dict[str, Any]:
+    """Read a YAML file whose top level is a mapping.
+
+    Parameters
+    ----------
+    path
+        The file.
+    hint
+        What to write, where the file holds nothing.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, or is not such a file.
+    """
     try:
-        raw = _parse_yaml(path.read_text(encoding="utf-8"))
+        raw = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError([f"cannot be read: {error.strerror or error}"], str(path)) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(["is not UTF-8 text; a scenario is a YAML file"], str(path)) from error
+        raise ConfigError(["is not UTF-8 text; it should be a YAML file"], str(path)) from error
     except yaml.YAMLError as error:
         raise ConfigError([f"is not YAML: {' '.join(str(error).split())}"], str(path)) from error
     if not isinstance(raw, dict):
-        raise ConfigError(["holds no settings; write `sites:` and `network:` at least"], str(path))
+        raise ConfigError([f"holds no settings; {hint}"], str(path))
     return raw
+
+
+def problems_in(error: ValidationError, root: type[BaseModel]) -> list[str]:
+    """What is wrong with the settings of a file, one text a problem, in the file's own terms.
+
+    Parameters
+    ----------
+    error
+        What pydantic says.
+    root
+        The settings that the file holds.
+    """
+    details = error.errors(include_url=False)
+    return [_describe(d, root) for d in details if not _follows_from_another(d, details)]
 
 
 def _apply(raw: dict[str, Any], text: str) -> str | None:
@@ -155,7 +192,7 @@ def _apply(raw: dict[str, Any], text: str) -> str | None:
     if not equals or not all(parts):
         return f"{text!r} is no override; write key.sub=value, for example training.lr=0.05"
     try:
-        parsed = _parse_yaml(value)
+        parsed = parse_yaml(value)
     except yaml.YAMLError:
         return f"{key}: {value!r} is not YAML; quote it if it holds special characters"
     node: Any = raw
@@ -198,8 +235,8 @@ def _follows_from_another(detail: ErrorDetails, details: Sequence[ErrorDetails])
     )
 
 
-def _describe(detail: ErrorDetails) -> str:
-    where, model = _place(detail["loc"])
+def _describe(detail: ErrorDetails, root: type[BaseModel]) -> str:
+    where, model = _place(detail["loc"], root)
     if detail["type"] == "extra_forbidden":
         name = str(detail["loc"][-1])
         known = sorted(model.model_fields) if model else []
@@ -225,13 +262,13 @@ def _describe(detail: ErrorDetails) -> str:
     return f"{where}: {message}, got {shown!r}"
 
 
-def _place(loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel] | None]:
+def _place(loc: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, type[BaseModel] | None]:
     """A readable path, and the settings class that its last part belongs to, if any.
 
     Pydantic names the variant of a union as a part of the location; the file has no such key.
     """
     text = ""
-    annotation: Any = Config
+    annotation: Any = root
     owner: type[BaseModel] | None = None
     for part in loc:
         models = tuple(_models_in(annotation))

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from powertrip.config import Config, default_path, dump_config, load_config
 from powertrip.errors import ConfigError
 
+CONFIGS = Path(__file__).parents[1] / "configs"
+
 MINIMAL = """
 sites:
   list:
@@ -131,14 +133,18 @@ def test_bad_overrides_are_listed_with_the_problems_of_the_file(write):
 def test_a_list_whose_entries_are_wrong_is_not_called_too_short(write):
     (text,) = problems(write(MINIMAL.replace("name: here, ", "")))
     assert text == "sites.list[0].name: is missing"
-    (text,) = problems(write(OWN), "sites.list=[]")
-    assert text == "sites.list: list should have at least 1 item after validation, not 0"
+    fleet = "sites.fleet={count: 2, samples_per_s: 1, power: {kind: constant, watts: 1}}"
+    (text,) = problems(write(OWN), fleet, "sites.fleet.regions=[1]")
+    assert text == "sites.fleet.regions[0]: input should be a valid string, got 1"
+    (text,) = problems(write(OWN), fleet, "sites.fleet.regions=[]")
+    assert text == "sites.fleet.regions: list should have at least 1 item after validation, not 0"
 
 
 def test_more_sites_than_listed(write):
     (text,) = problems(write(OWN), "sites.count=9")
     assert text == (
-        "sites: count is 9 but the list has only 3 sites; lower count or list more sites"
+        "sites: count is 9 but there are only 3 sites; "
+        "lower it, list more sites or enlarge the fleet"
     )
 
 
@@ -364,3 +370,20 @@ def test_a_key_that_stands_twice_is_refused(tmp_path):
     path.write_text("name: a\nseed: 1\nname: b\n")
     with pytest.raises(ConfigError, match="line 3: name stands there a second time"):
         load_config(path)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_scenarios_of_the_repository_load(path):
+    config = load_config(path)
+    assert config.name == path.stem
+    assert len(config.sites.selected) >= 8
+
+
+def test_a_fleet_is_printed_as_it_was_written_and_read_back(write):
+    config = load_config(CONFIGS / "gcp-regions.yaml", ["sites.fleet.count=40"])
+    text = dump_config(config)
+    assert "\n    count: 40\n" in text
+    assert "us-central1.2" not in text
+    again = load_config(write(text))
+    assert again == config
+    assert [site.name for site in again.sites.selected].count("us-central1.2") == 1

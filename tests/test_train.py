@@ -17,6 +17,7 @@ from netem.capabilities import choose_backend
 from powertrip.config import load_config
 from powertrip.runtime.checkpoint import load_checkpoint
 from powertrip.selection.policy import POLICIES
+from powertrip.simulation.calibrate import calibrated, read_run
 from powertrip.telemetry import events
 from powertrip.training.digits import Digits
 from powertrip.training.evaluation import evaluate
@@ -232,6 +233,21 @@ def test_links_are_emulated_measured_and_met_by_the_exchanges(tmp_path):
     assert all(round_.exchange_s >= 0.98 * rtt_s for round_ in first.of(events.Round))
     assert second.of(events.LinksMeasured) == []
     assert all(round_.exchange_s >= 2 * 0.249 for round_ in second.of(events.Round))
+
+
+@needs_links
+def test_the_simulation_of_the_default_scenario_is_as_the_real_run(tmp_path):
+    """Ten decisions and more over emulated links, and then the same in virtual time."""
+    until = ("goal.accuracy=null", "goal.max_rounds=22", "telemetry.metrics.port=0")
+    with Run(torchrun(8), *until, folder=tmp_path) as run:
+        assert run.end() == 0, run.output
+        recorded = read_run(run.run_dir)
+    timing, found = calibrated(recorded)
+    assert found.simulated_round_s == pytest.approx(found.real_round_s, rel=0.15)
+    assert found.decisions >= 10
+    assert found.same >= 0.8 * found.decisions
+    # Whatever the machine, the sites keep the pace of their power.
+    assert timing.speed == pytest.approx(1.0, rel=0.1)
 
 
 def test_nothing_outlives_torchrun_itself(tmp_path):

@@ -7,17 +7,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from powertrip.config import load_config
+from powertrip.coordination.run_dir import recorded_files
 from powertrip.errors import InputError
 from powertrip.selection.errors import RecordError
 from powertrip.selection.policy import build_policy
 from powertrip.selection.settings import PRESETS, SelectionSettings
 from powertrip.selection.types import Decision, Observation
 from powertrip.telemetry import events
-from powertrip.telemetry.eventlog import EVENT_LOG, read_events
+from powertrip.telemetry.eventlog import read_events
 from powertrip.telemetry.replay_table import Answer, Replayed
-
-CONFIG_FILE = "config.yaml"
-"""Name of the resolved scenario in a run's folder."""
 
 OBSERVED = frozenset(
     (
@@ -61,8 +59,10 @@ def replay(run: Path, overrides: Sequence[str] = ()) -> Iterator[Replayed]:
 
     Raises
     ------
+    NoRecordedRun
+        There is no run.
     ReplayError
-        There is no run, its log holds no decisions or no observations, or an override is of
+        Its log holds no decisions or no observations, or an override is of
         something that a replay cannot change.
     ConfigError
         The settings are wrong.
@@ -71,7 +71,7 @@ def replay(run: Path, overrides: Sequence[str] = ()) -> Iterator[Replayed]:
     SelectionError
         The policy cannot decide: it needs what only a simulation knows.
     """
-    log, settings_path = _files(run)
+    log, settings_path = recorded_files(run)
     config = load_config(settings_path, _checked(overrides))
     policy = build_policy(config.selection)
     previous: Decision | None = None
@@ -84,18 +84,6 @@ def replay(run: Path, overrides: Sequence[str] = ()) -> Iterator[Replayed]:
             yield _compared(event, observation, previous)
     if previous is None:
         raise ReplayError(f"{log} holds no decision: the run ended before its first")
-
-
-def _files(run: Path) -> tuple[Path, Path]:
-    log = run / EVENT_LOG if run.is_dir() else run
-    settings = log.parent / CONFIG_FILE
-    for path in (log, settings):
-        if not path.exists():
-            raise ReplayError(
-                f"{run} is no recorded run, {path} is missing: name the folder of a run, which "
-                f"`powertrip train` prints at its end, with {EVENT_LOG} and {CONFIG_FILE} in it"
-            )
-    return log, settings
 
 
 def _checked(overrides: Sequence[str]) -> list[str]:

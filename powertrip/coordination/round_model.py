@@ -49,9 +49,10 @@ class RoundModel:
         self._update_bytes = update_bytes
         self._min_delay_s = config.selection.min_delay_s
         self.exchange_model = exchange_model(config, backend)
-        star = self.exchange_model == "star"
-        between = None if star else (world.rtt_s, world.bandwidth)
-        self._exchange = self.exchange(world.star(HUB), between)
+        self._star = world.star(HUB)
+        alone = self.exchange_model == "star"
+        between = None if alone else (world.rtt_s, world.bandwidth)
+        self._exchange = self.exchange(self._star, between)
 
     def exchange(
         self, star: Star, between: tuple[NDArray[np.float64], NDArray[np.float64]] | None
@@ -76,6 +77,13 @@ class RoundModel:
     def exchanges_s(self, members: Sequence[int]) -> NDArray[np.float64]:
         """Seconds of the exchange of each member, once it has trained; ``[k]``."""
         return self._exchange.delays_s(members)
+
+    def farthest_s(self, members: Sequence[int]) -> float:
+        """The longest round trip between members in seconds; in a star, to the hub."""
+        sites = list(members)
+        if self.exchange_model == "star":
+            return float(self._star.rtt_s[sites].max())
+        return float(self._world.rtt_s[np.ix_(sites, sites)].max())
 
     def local_s(self, begin: Begin, site: int, start_s: float) -> float:
         """Seconds of local training of one member in a round that starts at `start_s`."""

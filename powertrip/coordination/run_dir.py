@@ -1,4 +1,4 @@
-"""The folder that a run writes to."""
+"""The folder that a run writes to, and is read from again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,20 @@ from pathlib import Path
 
 from powertrip.config import Config, dump_config
 from powertrip.errors import InputError
+from powertrip.telemetry.eventlog import EVENT_LOG
+
+CONFIG_FILE = "config.yaml"
+"""Name of the resolved scenario in a run's folder."""
+
+
+class NoRecordedRun(InputError):
+    """A path is not that of a recorded run."""
+
+    def __init__(self, run: Path, missing: Path) -> None:
+        super().__init__(
+            f"{run} is no recorded run, {missing} is missing: name the folder of a run, which "
+            f"`powertrip train` prints at its end, with {EVENT_LOG} and {CONFIG_FILE} in it"
+        )
 
 
 def make_run_dir(config: Config) -> Path:
@@ -23,9 +37,30 @@ def make_run_dir(config: Config) -> Path:
     path = Path(config.runtime.run_dir) / name
     try:
         path.mkdir(parents=True)
-        (path / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+        (path / CONFIG_FILE).write_text(dump_config(config), encoding="utf-8")
     except OSError as error:
         raise InputError(
             f"runtime.run_dir: {path} cannot be written: {error.strerror or error}"
         ) from error
     return path
+
+
+def recorded_files(run: Path) -> tuple[Path, Path]:
+    """The event log and the resolved scenario of a recorded run.
+
+    Parameters
+    ----------
+    run
+        The run's folder, or its event log.
+
+    Raises
+    ------
+    NoRecordedRun
+        One of them is missing.
+    """
+    log = run / EVENT_LOG if run.is_dir() else run
+    settings = log.parent / CONFIG_FILE
+    for path in (log, settings):
+        if not path.exists():
+            raise NoRecordedRun(run, path)
+    return log, settings

@@ -26,7 +26,7 @@ class TimingSettings(Settings):
     commit_round_trips: float = Field(default=2.0, ge=0)
     """Round trips to the hub after which a site has read that the round before is committed; until
     then it trains on, but begins no exchange."""
-    build_round_trips: float = Field(default=6.0, ge=0)
+    build_round_trips: float = Field(default=8.0, ge=0)
     """Round trips between the farthest members that a process group takes to be built, while the
     round before it is trained."""
 

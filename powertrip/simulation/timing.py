@@ -270,7 +270,7 @@ class VirtualTime:
         """How long the members wait for their group, and newcomers for the model."""
         wait_s = 0.0
         if begin.generation in self._rebuilds and round_ == begin.first_round and len(present) > 1:
-            build_s = self._timing.build_round_trips * self._farthest_s(present)
+            build_s = self._timing.build_round_trips * self._model.farthest_s(present)
             wait_s = max(0.0, build_s - (self._last_round_s or 0.0))
         # In a star every round holds the way of the model to each member already.
         if round_ == 1 or self._model.exchange_model == "star":
@@ -283,13 +283,6 @@ class VirtualTime:
                 raise ModelOutOfReach(names[way.newcomer], names[way.donor], round_)
             busy_s[way.donor] = busy_s.get(way.donor, 0.0) + sent_s
         return wait_s + max(busy_s.values(), default=0.0)
-
-    def _farthest_s(self, members: Sequence[int]) -> float:
-        """The longest round trip between members; in a star, to the hub."""
-        sites = list(members)
-        if self._model.exchange_model == "star":
-            return float(self._star.rtt_s[sites].max())
-        return float(self._world.rtt_s[np.ix_(sites, sites)].max())
 
     def _transfer_s(self, donor: int, newcomer: int) -> float:
         bandwidth = float(self._world.bandwidth[donor, newcomer])

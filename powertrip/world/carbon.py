@@ -6,18 +6,29 @@ at; `time_scale` and `after_end` hold as they do for power.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from powertrip.errors import InputError
 from powertrip.world.feeds import FeedBank
-from powertrip.world.files import Table
-from powertrip.world.site_settings import ConstantCarbon, ConstantPrice, CsvCarbon, CsvPrice, ElectricityMapsCarbon, HourlySettings, SiteSettings
+from powertrip.world.files import PACKAGED, Table
+from powertrip.world.geo import region_zones
+from powertrip.world.site_settings import (
+    BuiltinCarbon,
+    ConstantCarbon,
+    ConstantPrice,
+    CsvCarbon,
+    CsvPrice,
+    ElectricityMapsCarbon,
+    HourlySettings,
+    SiteSettings,
+)
 from powertrip.world.sources.base import Context, Feed, load_each
 from powertrip.world.steps import StepFunction, constant
 from powertrip.world.trace import trace_from_samples
 
 JOULES_PER_KWH = 3.6e6
+PACKAGED_CARBON = PACKAGED / "grid_carbon.csv"
 TIME = "timestamp_utc"
 MAPS_TIME = "Datetime (UTC)"
 _MAPS_ZONE = "zone id"
@@ -61,20 +72,19 @@ def _carbon_feed(site: SiteSettings, context: Context) -> Feed:
     settings = site.carbon
     if settings is None or isinstance(settings, ConstantCarbon):
         return _constant_feed(0.0 if settings is None else settings.g_per_kwh, context)
+    if isinstance(settings, BuiltinCarbon):
+        packaged = CsvCarbon(path=PACKAGED_CARBON, **settings.model_dump(exclude={"kind"}))
+        return _zone_feed(packaged, site, context)
     if isinstance(settings, ElectricityMapsCarbon):
-        table = context.table(settings.path, (MAPS_TIME,))
-        column = _maps_column(table, settings)
-        return _hourly_feed(
-            table, settings, MAPS_TIME, column, _maps_rows(table, settings, column), context
-        )
-    return _zone_feed(settings, context)
+        return _maps_feed(settings, site, context)
+    return _zone_feed(settings, site, context)
 
 
 def _price_feed(site: SiteSettings, context: Context) -> Feed:
     settings = site.price
     if settings is None or isinstance(settings, ConstantPrice):
         return _constant_feed(0.0 if settings is None else settings.per_kwh, context)
-    return _zone_feed(settings, context)
+    return _zone_feed(settings, site, context)
 
 
 def _constant_feed(per_kwh: float, context: Context) -> Feed:
@@ -82,13 +92,40 @@ def _constant_feed(per_kwh: float, context: Context) -> Feed:
     return Feed(one, per_kwh / JOULES_PER_KWH)
 
 
-def _zone_feed(settings: CsvCarbon | CsvPrice, context: Context) -> Feed:
+def _zone_feed(settings: CsvCarbon | CsvPrice, site: SiteSettings, context: Context) -> Feed:
     """Read one column of a table with a column a zone."""
     table = context.table(settings.path, (TIME,))
-    column = _one_of([name for name in table.header if name != TIME], settings, table)
-    time, value = table.column(TIME), table.column(column)
-    rows = [(line, fields[time], fields[value]) for line, fields in table.rows]
-    return _hourly_feed(table, settings, TIME, column, rows, context)
+    zone = _one_of([name for name in table.header if name != TIME], settings, site, table)
+    time, value = table.column(TIME), table.column(zone)
+
+    def rows() -> Rows:
+        return [(line, fields[time], fields[value]) for line, fields in table.rows]
+
+    return _hourly_feed(table, settings, TIME, zone, zone, rows, context)
+
+
+def _maps_feed(settings: ElectricityMapsCarbon, site: SiteSettings, context: Context) -> Feed:
+    """Read the rows of one zone of a file of Electricity Maps."""
+    table = context.table(settings.path, (MAPS_TIME,))
+    column = _maps_column(table, settings)
+    time, value = table.column(MAPS_TIME), table.column(column)
+    at = next((i for i, name in enumerate(table.header) if name.lower() == _MAPS_ZONE), None)
+    zone = None
+    if at is not None:
+        zones = context.once(
+            ("zones", table.path),
+            lambda: list(dict.fromkeys(fields[at].strip() for _, fields in table.rows)),
+        )
+        zone = _one_of(zones, settings, site, table)
+
+    def rows() -> Rows:
+        return [
+            (line, fields[time], fields[value])
+            for line, fields in table.rows
+            if at is None or fields[at].strip() == zone
+        ]
+
+    return _hourly_feed(table, settings, MAPS_TIME, column, zone, rows, context)
 
 
 def _maps_column(table: Table, settings: ElectricityMapsCarbon) -> str:
@@ -103,28 +140,19 @@ def _maps_column(table: Table, settings: ElectricityMapsCarbon) -> str:
     )
 
 
-def _maps_rows(table: Table, settings: ElectricityMapsCarbon, column: str) -> Rows:
-    time, value = table.column(MAPS_TIME), table.column(column)
-    at = next((i for i, name in enumerate(table.header) if name.lower() == _MAPS_ZONE), None)
-    zones = [] if at is None else [fields[at].strip() for _, fields in table.rows]
-    zone = _one_of(list(dict.fromkeys(zones)), settings, table) if zones else None
-    return [
-        (line, fields[time], fields[value])
-        for i, (line, fields) in enumerate(table.rows)
-        if zone is None or zones[i] == zone
-    ]
-
-
-def _one_of(zones: list[str], settings: HourlySettings, table: Table) -> str:
-    """Return the zone that the settings name, or the only one there is."""
-    if settings.zone in zones:
-        return str(settings.zone)
-    if settings.zone is None and len(zones) == 1:
+def _one_of(zones: list[str], settings: HourlySettings, site: SiteSettings, table: Table) -> str:
+    """Return the zone that the settings name, or the only one there is, or the site's region's."""
+    wanted = settings.zone
+    if wanted is None and len(zones) == 1:
         return zones[0]
+    if wanted is None:
+        wanted = region_zones().get(site.region or "")
+    if wanted in zones:
+        return str(wanted)
     shown = ", ".join(zones[:8]) + (f" and {len(zones) - 8} more" if len(zones) > 8 else "")
     problem = "holds no zone" if not zones else f"holds {shown}"
-    wanted = "name one of them" if settings.zone is None else f"{settings.zone!r} is none of them"
-    raise InputError(f"{table.path} {problem}; as zone, {wanted}")
+    hint = "name one of them" if wanted is None else f"{wanted!r} is none of them"
+    raise InputError(f"{table.path} {problem}; as zone, {hint}")
 
 
 def _hourly_feed(
@@ -132,11 +160,12 @@ def _hourly_feed(
     settings: HourlySettings,
     time: str,
     column: str,
-    rows: Rows,
+    zone: str | None,
+    rows: Callable[[], Rows],
     context: Context,
 ) -> Feed:
-    key = (table.path, column, settings.zone, settings.after_end, settings.max_gap_s)
-    trace = context.once(("hourly", *key), lambda: _trace(table, settings, time, column, rows))
+    key = (table.path, column, zone, settings.after_end, settings.max_gap_s)
+    trace = context.once(("hourly", *key), lambda: _trace(table, settings, time, column, rows()))
     return Feed(trace, 1 / JOULES_PER_KWH, settings.offset_s)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from powertrip.errors import InputError
 
 PACKAGED = Path(__file__).parent / "data"
+PACKAGED_LINKS = PACKAGED / "gcp_wan.csv"
 
 
 def find_file(path: Path, base_dir: Path, data_dir: Path | None) -> Path:

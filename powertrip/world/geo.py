@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from powertrip.world.files import PACKAGED, read_table
+from powertrip.world.files import PACKAGED, PACKAGED_LINKS, read_table
 from powertrip.world.site_settings import SiteSettings
 from powertrip.world.steps import Floats
 
@@ -23,6 +23,21 @@ def region_coordinates() -> dict[str, tuple[float, float]]:
     names = [fields[table.column("region")] for _, fields in table.rows]
     places = zip(table.numbers("lat"), table.numbers("lon"), strict=True)
     return dict(zip(names, places, strict=True))
+
+
+@lru_cache(maxsize=1)
+def measured_regions() -> frozenset[str]:
+    """Return the regions between which the packaged table of links holds measurements."""
+    table = read_table(PACKAGED_LINKS, ("src_region",))
+    return frozenset(fields[table.column("src_region")] for _, fields in table.rows)
+
+
+@lru_cache(maxsize=1)
+def region_zones() -> dict[str, str]:
+    """Return the grid zones, in Electricity Maps' names, of the regions of which they are known."""
+    table = read_table(PACKAGED / "region_zones.csv", ("region", "zone"))
+    region, zone = table.column("region"), table.column("zone")
+    return {fields[region]: fields[zone] for _, fields in table.rows}
 
 
 def coordinates(sites: Sequence[SiteSettings]) -> Floats:

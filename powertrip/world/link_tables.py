@@ -15,12 +15,11 @@ import numpy as np
 
 from powertrip.errors import InputError
 from powertrip.world.errors import NetworkError
-from powertrip.world.files import PACKAGED, Table, read_table
+from powertrip.world.files import PACKAGED_LINKS, Table, read_table
 from powertrip.world.settings import TableNetwork
 from powertrip.world.sources import Context
 from powertrip.world.steps import Floats
 
-PACKAGED_TABLE = PACKAGED / "gcp_wan.csv"
 # The received rate is what arrived; its name differs between the tables (one is misspelt).
 RECEIVED = (
     "throughput_received_bits_per_second",
@@ -95,7 +94,7 @@ def region_links(settings: TableNetwork, context: Context) -> RegionLinks:
     bandwidth = {pair: bps / 8 for pair, bps in throughput_pairs(throughput).items()}
     regions = {name for pair in rtt_s for name in pair}
     sources = dict.fromkeys(
-        "the packaged table of GCP regions" if table.path == PACKAGED_TABLE else str(table.path)
+        "the packaged table of GCP regions" if table.path == PACKAGED_LINKS else str(table.path)
         for table in (latency, throughput)
     )
     return RegionLinks(
@@ -134,7 +133,7 @@ def region_of(name: str) -> str:
 
 
 def _open(path: Path | None, context: Context) -> Table:
-    return read_table(PACKAGED_TABLE, _PAIR) if path is None else context.table(path, _PAIR)
+    return read_table(PACKAGED_LINKS, _PAIR) if path is None else context.table(path, _PAIR)
 
 
 def _pairs(table: Table, value: str, factor: float) -> Pairs:

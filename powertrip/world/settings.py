@@ -12,6 +12,7 @@ from powertrip.settings import Settings
 from powertrip.world.fleet import FleetSettings, fleet_sites
 from powertrip.world.site_settings import SiteSettings
 
+
 class SitesSettings(Settings):
     """The sites that may take part: those that are listed, then those of the fleet."""
 

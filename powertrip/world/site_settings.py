@@ -147,19 +147,24 @@ PowerSettings = Annotated[
 ]
 
 
-class HourlySettings(FileTraceSettings):
+class ZoneSettings(FileTraceSettings):
+    """What all hours of a grid zone have in common."""
+
+    zone: str | None = None
+    """The zone, in Electricity Maps' names; null if there is only one, or means the zone of the
+    site's region (known of Google's)."""
+
+    max_gap_s: float = Field(default=21600.0, gt=0)
+    """The longest time between two rows in seconds: a longer one is an error, and hours missing
+    from a shorter one are filled in by linear interpolation."""
+
+
+class HourlySettings(ZoneSettings):
     """What all tables of a grid's hours have in common."""
 
     path: Path
     """The CSV file; a relative path is looked for beside the configuration file, then in the
     data folder (POWERTRIP_DATA)."""
-
-    zone: str | None = None
-    """The zone to take from the file; null if the file holds only one."""
-
-    max_gap_s: float = Field(default=21600.0, gt=0)
-    """The longest time between two rows in seconds: a longer one is an error, and hours missing
-    from a shorter one are filled in by linear interpolation."""
 
 
 class ConstantCarbon(Settings):
@@ -170,6 +175,14 @@ class ConstantCarbon(Settings):
 
     g_per_kwh: float = Field(ge=0)
     """The carbon intensity of the site's electricity, in grams CO2e per kWh."""
+
+
+class BuiltinCarbon(ZoneSettings):
+    """Grams CO2e per kWh from the packaged table: 1 to 7 May 2022 in 32 zones of Google's
+    regions."""
+
+    kind: Literal["builtin"] = "builtin"
+    """The source of the carbon intensity."""
 
 
 class CsvCarbon(HourlySettings):
@@ -191,7 +204,7 @@ class ElectricityMapsCarbon(HourlySettings):
 
 
 CarbonSettings = Annotated[
-    ConstantCarbon | CsvCarbon | ElectricityMapsCarbon, Field(discriminator="kind")
+    ConstantCarbon | BuiltinCarbon | CsvCarbon | ElectricityMapsCarbon, Field(discriminator="kind")
 ]
 
 

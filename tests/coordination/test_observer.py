@@ -235,7 +235,6 @@ def test_what_utility_is_made_of_is_known(make):
     assert np.isnan(observe(observer).loss_rms).all()
     learn(
         observer,
-        (2, 0),
         [report(2, loss_rms=2.5, update_norm=7.0), report(0, loss_rms=0.5, update_norm=7.0)],
     )
     learn(observer, [report(2, loss_rms=1.5, update_norm=6.0)])

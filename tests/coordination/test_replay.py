@@ -8,6 +8,7 @@ import pytest
 from powertrip.config import dump_config, load_config
 from powertrip.coordination.observer import Observer
 from powertrip.coordination.replay import OBSERVED, ReplayError, replay
+from powertrip.coordination.run_dir import NoRecordedRun
 from powertrip.errors import ConfigError, InputError
 from powertrip.selection import MissingGains, SelectionSettings, build_policy
 from powertrip.selection.types import Observation
@@ -156,9 +157,9 @@ def test_the_settings_that_are_observed_exist():
 
 
 def test_what_cannot_be_replayed_says_so(record, tmp_path):
-    with pytest.raises(ReplayError, match=r"nowhere is no recorded run, .*nowhere is missing"):
+    with pytest.raises(NoRecordedRun, match=r"nowhere is no recorded run, .*nowhere is missing"):
         list(replay(tmp_path / "nowhere"))
-    with pytest.raises(ReplayError, match=r"events\.jsonl is missing: name the folder of a run"):
+    with pytest.raises(NoRecordedRun, match=r"events\.jsonl is missing: name the folder of a run"):
         list(replay(tmp_path))
     with pytest.raises(ReplayError, match=r"holds no decision: the run ended before its first"):
         list(replay(record()))
@@ -174,6 +175,6 @@ def test_what_cannot_be_replayed_says_so(record, tmp_path):
     with pytest.raises(EventLogError, match="is not JSON"):
         list(replay(run / "config.yaml"))
     (run / "config.yaml").unlink()
-    with pytest.raises(ReplayError, match=r"config\.yaml is missing") as caught:
+    with pytest.raises(NoRecordedRun, match=r"config\.yaml is missing") as caught:
         list(replay(run))
     assert isinstance(caught.value, InputError)

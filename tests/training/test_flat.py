@@ -33,6 +33,17 @@ def test_writing_the_vector_changes_the_model() -> None:
     assert net[1].running_var.tolist() == [18.0, 19.0, 20.0]
 
 
+def test_views_of_several_vectors_have_a_row_for_each() -> None:
+    model = FlatModel(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    rows = torch.stack([torch.arange(21.0), torch.arange(21.0) + 100])
+    views = model.views(rows)
+    assert views["0.weight"].tolist()[1] == [[100.0, 101.0], [102.0, 103.0], [104.0, 105.0]]
+    assert views["1.running_var"].tolist() == [[18.0, 19.0, 20.0], [118.0, 119.0, 120.0]]
+    views["0.bias"].zero_()
+    assert rows[:, 6:9].tolist() == [[0.0] * 3] * 2
+    assert list(model.views(rows[:, :15])) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
 def test_training_the_model_changes_the_vector() -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     model = FlatModel(net)

@@ -23,9 +23,9 @@ def test_count_selects_the_first_sites():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"list": []}, "at least 1 item"),
+        ({"list": []}, "list them one by one, or describe a fleet"),
         ({"list": [site("a"), site("a")]}, r"the same name \('a'\)"),
-        ({"list": [site("a")], "count": 2}, "count is 2 but the list has only 1 sites"),
+        ({"list": [site("a")], "count": 2}, "count is 2 but there are only 1 sites"),
         ({"list": [site("a", lat=1)]}, "lat is given without lon"),
         ({"list": [site("a", lon=1)]}, "lon is given without lat"),
         ({"list": [site("a", gpus=0)]}, "greater than or equal to 1"),

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from powertrip.errors import ConfigError, InputError
 from powertrip.world import TraceError, build_world
-from powertrip.world.settings import DistanceNetwork, MatrixNetwork, SitesSettings, TableNetwork, WorldSettings
+from powertrip.world.settings import (
+    DistanceNetwork,
+    MatrixNetwork,
+    SitesSettings,
+    TableNetwork,
+    WorldSettings,
+)
 
 DAY = "time_s,site,watts\n0,b,1000\n100,b,0\n200,b,4000\n300,b,2000\n"
 

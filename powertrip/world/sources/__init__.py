@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from powertrip.errors import InputError
-from powertrip.world.site_settings import BuiltinPower, ConstantPower, CsvPower, GooglePower, SiteSettings, SyntheticPower
+from powertrip.world.site_settings import (
+    BuiltinPower,
+    ConstantPower,
+    CsvPower,
+    GooglePower,
+    SiteSettings,
+    SyntheticPower,
+)
 from powertrip.world.sources.base import Context, Feed, Loader
 from powertrip.world.sources.builtin import load_builtin
 from powertrip.world.sources.constant import load_constant

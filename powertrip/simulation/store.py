@@ -1,0 +1,59 @@
+"""The finished cells of an experiment, a file each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import powertrip
+from powertrip.simulation.cell import CellResult
+from powertrip.simulation.fingerprint import source_version
+from powertrip.simulation.table import replace_file
+
+
+class Store:
+    """A folder with one file a cell, each written in one step.
+
+    So several experiments can share it, and one that is interrupted leaves no half of a file.
+
+    Parameters
+    ----------
+    folder
+        The folder; made if it does not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.other_source: set[str] = set()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def load(self, key: str) -> CellResult | None:
+        """The result of a cell that has been finished, and not failed; None where there is none.
+
+        `other_source` then holds the keys of those that another source of PowerTrip has made.
+        """
+        try:
+            fields: dict[str, Any] = json.loads(self._path(key).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):  # ValueError: damaged, so it is made again
+            return None
+        if fields.get("status") != "done":
+            return None
+        if fields.pop("source") != source_version():
+            self.other_source.add(key)
+        del fields["powertrip"]
+        return CellResult(**fields)
+
+    def save(self, key: str, result: CellResult) -> None:
+        """Write a cell's result, in the place of any that is there."""
+        fields = {
+            "powertrip": powertrip.__version__,
+            "source": source_version(),
+            **asdict(result),
+        }
+        text = json.dumps(fields)
+        replace_file(self._path(key), lambda part: part.write_text(text, encoding="utf-8"))
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.json"

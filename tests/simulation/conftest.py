@@ -1,0 +1,5 @@
+from tests.simulation.pretend import pretend as pretend
+from tests.simulation.virtual import gone as gone
+from tests.simulation.virtual import regions as regions
+from tests.simulation.virtual import run as run
+from tests.three_sites import three_sites as three_sites
