@@ -218,8 +218,14 @@ def powertrip(side: Side, folder: Path, rounds: int, overrides: Sequence[str]) -
 
 def other(side: Side, folder: Path, command: Sequence[str]) -> None:
     """Run Flower or the plain loop."""
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(folder / "flwr")}
-    run(side, command, {**quiet, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(Path.cwd())})
+    environment = {
+        "PYTHONPATH": str(Path.cwd()),
+        "FLWR_HOME": str(folder / "flwr"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # on a busy machine Ray's workers would come last
+    }
+    run(side, command, environment)
     result = json.loads((folder / f"{side.name}.json").read_text())
     note(side, result["ends_s"], result["accuracy"])
 

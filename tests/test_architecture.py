@@ -10,7 +10,7 @@ import pytest
 import powertrip
 
 ROOT = Path(powertrip.__file__).parent
-SETTINGS = sorted(ROOT.glob("**/settings.py"))
+SETTINGS = sorted(ROOT.glob("**/*settings.py"))
 
 
 def settings_classes():

@@ -34,6 +34,7 @@ from powertrip.simulation.table import Row, replace_file, write_table
 
 SUMMARY_TABLE = "summary.csv"
 ROUNDS_TABLE = "rounds.csv"
+RESOLVED_FILE = "experiment.yaml"
 
 
 class CellsFailed(PowerTripError):
@@ -248,7 +249,7 @@ def write_results(experiment: Experiment, results: dict[str, CellResult], out: P
         for values in zip(*(result.rounds.get(name, ()) for name in ROUND_COLUMNS), strict=True):
             rounds.append({**dict(zip(ROUND_COLUMNS, values, strict=True)), **at})
     heads = [*experiment.columns, "seed"]
-    written = [_write_settings(experiment, out / "experiment.yaml")]
+    written = [_write_settings(experiment, out / RESOLVED_FILE)]
     written += write_table(out / SUMMARY_TABLE, _columns(heads, SUMMARY_COLUMNS), cells)
     written += write_table(out / ROUNDS_TABLE, _columns(heads, ROUND_COLUMNS), rounds)
     settings = experiment.settings

@@ -232,7 +232,7 @@ def draw(
         plot.set_ylabel("")
     canvas.suptitle(figure.title or title, fontsize=12)
     seeds = len({row["seed"] for row in cells})
-    canvas.supxlabel(_caption(figure, seeds), fontsize=7, color="#666666")
+    canvas.supxlabel(caption(figure, seeds), fontsize=7, color="#666666")
     path = folder / f"{figure.file}.png"
     replace_file(path, lambda part: canvas.savefig(part, format="png", metadata={"Software": None}))
     return path
@@ -353,7 +353,7 @@ def curve_band(
 
 def _draw_lines(figure: FigureSettings, plot: Axes, lines: Mapping[Key, Points]) -> None:
     finite = [y for points in lines.values() for y in points.middle if math.isfinite(y)]
-    factor, name = (1.0, _ratio_name(figure)) if figure.relative_to else scale(figure.y, finite)
+    factor, name = (1.0, ratio_name(figure)) if figure.relative_to else scale(figure.y, finite)
     top = 1.1 * max(finite, default=1.0)
     for place, (by, points) in enumerate(lines.items()):
         colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
@@ -407,7 +407,7 @@ def _draw_bars(figure: FigureSettings, plot: Axes, lines: Mapping[Key, Points]) 
     places = {x: None for points in lines.values() for x in points.x}
     position = {x: place for place, x in enumerate(places)}
     finite = [y for points in lines.values() for y in points.middle if math.isfinite(y)]
-    factor, name = (1.0, _ratio_name(figure)) if figure.relative_to else scale(figure.y, finite)
+    factor, name = (1.0, ratio_name(figure)) if figure.relative_to else scale(figure.y, finite)
     width = 0.8 / max(1, len(lines))
     for place, (by, points) in enumerate(lines.items()):
         colour = COLOURS[place % len(COLOURS)]
@@ -467,7 +467,8 @@ def scale(column: str, values: Iterable[float]) -> tuple[float, str]:
     return 1.0, _words(column)
 
 
-def _ratio_name(figure: FigureSettings) -> str:
+def ratio_name(figure: FigureSettings) -> str:
+    """What a ratio is of, and to what."""
     name = _words(_plain(figure.y))
     reference = " ".join(f"{value}" for value in figure.relative_to.values())
     best = f" at its best {' and '.join(map(_words, figure.best))}" if figure.best else ""
@@ -489,7 +490,8 @@ def _label(key: Key) -> str:
     return ", ".join(str(value) for value in key if value is not None)
 
 
-def _caption(figure: FigureSettings, seeds: int) -> str:
+def caption(figure: FigureSettings, seeds: int) -> str:
+    """What its numbers are, over how many seeds."""
     counted = f"{seeds} seeds" if seeds > 1 else "1 seed"
     if figure.relative_to:
         text = f"median over {counted} of paired ratios, {CONFIDENCE:.0%} bootstrap interval"

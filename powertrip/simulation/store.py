@@ -21,13 +21,12 @@ class Store:
     Parameters
     ----------
     folder
-        The folder; made if it does not exist.
+        The folder; made with the first result.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.other_source: set[str] = set()
-        folder.mkdir(parents=True, exist_ok=True)
 
     def load(self, key: str) -> CellResult | None:
         """The result of a cell that has been finished, and not failed; None where there is none.
@@ -53,6 +52,7 @@ class Store:
             **asdict(result),
         }
         text = json.dumps(fields)
+        self.folder.mkdir(parents=True, exist_ok=True)
         replace_file(self._path(key), lambda part: part.write_text(text, encoding="utf-8"))
 
     def _path(self, key: str) -> Path:

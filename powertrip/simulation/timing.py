@@ -273,7 +273,7 @@ class VirtualTime:
             build_s = self._timing.build_round_trips * self._model.farthest_s(present)
             wait_s = max(0.0, build_s - (self._last_round_s or 0.0))
         # In a star every round holds the way of the model to each member already.
-        if round_ == 1 or self._model.exchange_model == "star":
+        if self._model.exchange_model == "star":
             return wait_s
         busy_s: dict[int, float] = {}
         for way in plan_transfers(present, holders):

@@ -35,6 +35,8 @@ class FlatModel:
         That part, a view.
     gradient : Tensor
         Flat gradient of that part, filled by `backward()`; it adds up until it is set to zero.
+    trained : tuple of nn.Parameter
+        The module's parameters that are trained, views of that part.
     module : nn.Module
         The model, in training mode.
     device : torch.device
@@ -79,6 +81,7 @@ class FlatModel:
             if tensor.requires_grad:
                 tensor.grad = _shaped_like(tensor, self.gradient[where])
             offset += tensor.numel()
+        self.trained = tuple(tensor for _, tensor in trained)
 
     def norms(self, vector: Tensor) -> list[float]:
         """Euclidean norm of each trained parameter's part of a vector that is laid out like this.

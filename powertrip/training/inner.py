@@ -16,7 +16,15 @@ from powertrip.training.settings import TrainingSettings
 
 
 class InnerOptimizer(Protocol):
-    """Changes the parameters in place by their gradient."""
+    """Changes the parameters in place by their gradient.
+
+    Attributes
+    ----------
+    plain_lr
+        The learning rate, where a step is x <- x - lr g and nothing else; otherwise None.
+    """
+
+    plain_lr: float | None
 
     def step(self, parameters: Tensor, gradient: Tensor) -> None:
         """Do one step; both tensors are flat and of equal length, `gradient` may be changed."""
@@ -38,6 +46,7 @@ class SGD:
         self.lr = lr
         self.momentum = momentum
         self.weight_decay = weight_decay
+        self.plain_lr = None if momentum or weight_decay else lr
         self._momentum: Tensor | None = None
 
     def step(self, parameters: Tensor, gradient: Tensor) -> None:
@@ -68,6 +77,7 @@ class AdamW:
 
     BETAS = (0.9, 0.999)
     EPSILON = 1e-8
+    plain_lr: float | None = None
 
     def __init__(self, lr: float, weight_decay: float) -> None:
         self.lr = lr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +17,7 @@ from powertrip.training.errors import TaskError, TrainingDiverged
 from powertrip.training.flat import FlatModel
 from powertrip.training.inner import build_inner
 from powertrip.training.settings import TrainingSettings
-from powertrip.training.task import Task
+from powertrip.training.task import Task, measure_of
 
 
 class Pace(Protocol):
@@ -109,7 +108,7 @@ class LocalTrainer:
         self.model = model
         self.batches = Batches(indices, settings.batch_size, seed=seed, site=site)
         self._source = source(task.train, "train")
-        self._losses: Callable[[Any, Any], Tensor] | None = getattr(task, "losses", None)
+        self._measure = measure_of(task)
         self._optimizer = build_inner(settings)
         self._last_round: int | None = None
         self._state_before: dict[str, Tensor] = {}
@@ -155,7 +154,7 @@ class LocalTrainer:
 
     def _train(self, round_index: int, pace: Pace) -> LocalResult:
         self._seed_torch(round_index)
-        model, optimizer = self.model, self._optimizer
+        model = self.model
         model.module.train()
         steps = samples = 0
         loss_sum = compute_s = 0.0
@@ -166,9 +165,7 @@ class LocalTrainer:
             batch = self.batches.batch(round_index, steps)
             inputs, targets = self._source.fetch(batch, model.device)
             loss, squared = self._losses_of(model.module(inputs), targets, len(batch))
-            model.gradient.zero_()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step(model.parameters, model.gradient)
+            self._descend(loss)
             # Reading the loss waits for the device, so that the step is over when its time is.
             value = loss.item()
             squares += value * value * len(batch) if squared is None else squared
@@ -191,17 +188,31 @@ class LocalTrainer:
 
         The outputs, which may be large, are let go before the backward pass.
         """
-        loss = self.task.loss(outputs, targets)
-        if self._losses is None:
+        loss, each = self._measure(outputs, targets)
+        if each is None:
             return loss, None
-        with torch.no_grad():
-            each = self._losses(outputs, targets).float()
         if each.shape != (count,):
             raise TaskError(
                 f"the task's losses() gave a tensor of shape {tuple(each.shape)} for {count} "
                 "samples; return one loss a sample, or leave the method out"
             )
+        each = each.float()
         return loss, each.dot(each)
+
+    def _descend(self, loss: Tensor) -> None:
+        """Differentiate the loss and take the optimizer's step."""
+        model, lr = self.model, self._optimizer.plain_lr
+        if lr is None:
+            model.gradient.zero_()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._optimizer.step(model.parameters, model.gradient)
+            return
+        # Gradients that nobody remembers need not be gathered in a vector.
+        slopes = torch.autograd.grad(loss, model.trained, allow_unused=True)
+        with torch.no_grad():
+            for parameter, slope in zip(model.trained, slopes, strict=True):
+                if slope is not None:
+                    parameter.sub_(slope, alpha=lr)
 
     def _check(self, value: float, what: str, when: str) -> None:
         if not math.isfinite(value):

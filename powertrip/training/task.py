@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy.typing as npt
 import torch
@@ -106,6 +106,38 @@ class Classification:
         """Samples whose largest logit is the target; of several targets a sample, the share."""
         hits = (outputs.argmax(dim=1) == targets).to(torch.float64)
         return hits.reshape(len(targets), -1).mean(dim=1).sum()
+
+
+Measure: TypeAlias = Callable[[Any, Any], tuple[Tensor, Tensor | None]]
+"""From outputs and targets: the mean loss, and that of each sample, without a gradient, or None."""
+
+
+def measure_of(task: Task) -> Measure:
+    """The task's loss together with its losses, where it has these.
+
+    Parameters
+    ----------
+    task
+        Where both are those of `Classification`, they share what they have in common.
+    """
+    losses: Callable[[Any, Any], Tensor] | None = getattr(task, "losses", None)
+    own = [getattr(method, "__func__", None) for method in (task.loss, losses)]
+
+    def measure(outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
+        loss = task.loss(outputs, targets)
+        if losses is None:
+            return loss, None
+        with torch.no_grad():
+            return loss, losses(outputs, targets)
+
+    def cross_entropies(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
+        if targets.dim() != 1 or outputs.dim() != 2:
+            return measure(outputs, targets)
+        logs = nn.functional.log_softmax(outputs, dim=1)
+        each = nn.functional.nll_loss(logs.detach(), targets, reduction="none")
+        return nn.functional.nll_loss(logs, targets), each
+
+    return cross_entropies if own == [Classification.loss, Classification.losses] else measure
 
 
 def load_task(settings: TaskSettings, *, data_dir: Path | None, base_dir: Path, seed: int) -> Task:

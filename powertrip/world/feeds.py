@@ -39,9 +39,12 @@ class FeedBank:
         self.gain = np.array([feed.gain for feed in feeds])
         self.offset_s = np.array([feed.offset_s for feed in feeds])
         groups: dict[tuple[bytes, float, AfterEnd], list[int]] = {}
+        contents: dict[int, bytes] = {}  # of arrays that many feeds share
         for site, feed in enumerate(feeds):
             trace = feed.trace
-            key = (trace.times_s.tobytes(), trace.end_s, trace.after_end)
+            if id(trace.times_s) not in contents:
+                contents[id(trace.times_s)] = trace.times_s.tobytes()
+            key = (contents[id(trace.times_s)], trace.end_s, trace.after_end)
             groups.setdefault(key, []).append(site)
         self._banks = tuple(_bank(feeds, members) for members in groups.values())
         self._place = np.empty((len(feeds), 2), dtype=np.intp)

@@ -261,6 +261,23 @@ def test_trials_need_the_same_members_and_leave_no_trace(run, regions):
     assert len(learner.limits["validation"]) == 8
 
 
+def test_halves_are_tried_where_the_group_stays_together(run, regions, gone):
+    """A generation begins with every round but the second; who is lost and comes back breaks it."""
+    gone({1: [(2.0, 4.0)]})
+    learner = Saturating(EIGHT[:4], kappa=10)
+    setup = regions("sites.count=4", "selection.policy=together", "selection.min_members=4",
+                    "selection.adjustment_interval=1", "goal.max_rounds=12", PLAIN)  # fmt: skip
+    done = run(setup, learner)
+    played = [set(event.members) for event in done.of(events.Round)]
+    decided = {d.round: set(d.members) for d in done.of(events.Decision)}
+    assert sorted(decided) == [1, *range(3, 13)]
+    decided[2] = decided[1]
+    tried = [r for r in (2, *range(4, 13)) if played[r - 2] == decided[r]]
+    assert 6 <= len(tried) < 10
+    # One evaluation a round; three for a trial, and the model before the first round.
+    assert len(learner.limits["validation"]) == 12 + 3 * len(tried) + 1
+
+
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_every_policy_runs_and_its_record_replays(run, regions, policy):
     overrides = ["selection.adjustment_interval=2", f"selection.policy={policy}", "seed=3"]
@@ -428,6 +445,19 @@ def test_where_all_are_gone_the_run_waits_and_charges_what_is_drawn_after_it(run
     phases = [getattr(done.summary, f"{p}_s") for p in ("local", "exchange", "rebuild", "overhead")]
     assert sum(phases) == pytest.approx(done.summary.training_s)
     assert done.summary.overhead_s > 45
+
+
+def test_a_decision_is_made_even_where_all_are_gone_at_present(run, regions, gone):
+    setup = regions("sites.count=2", EVERYONE, "selection.adjustment_interval=1",
+                    "simulation.dropouts.notice_s=1", PLAIN)  # fmt: skip
+    ends_s = [r.time_s for r in run(setup, Saturating(EIGHT[:2], kappa=10)).of(events.Round)]
+    # The second fails in the third round, and the first within a second after it.
+    gone({1: [(ends_s[1] + 0.01, 60.0)], 0: [(ends_s[2] + 0.5, 50.0)]})
+    done = run(setup, Saturating(EIGHT[:2], kappa=10))
+    assert done.summary.outcome == "budget"
+    assert done.of(events.Round)[2].time_s == pytest.approx(ends_s[2] + 1)
+    assert done.of(events.Round)[3].time_s > 50
+    assert {f.kind for f in done.of(events.Failure)} == {"SiteGone"}
 
 
 def test_members_are_asked_for_the_work_that_was_decided(run, regions):

@@ -268,7 +268,7 @@ def test_the_command_line_passes_its_options_on(tmp_path, monkeypatch):
     done = CliRunner().invoke(cli.app, [*words, "--out", str(tmp_path / "here")])
     assert done.exit_code == 0
     assert done.output.endswith("3 cells, 3 to run\n")
-    assert (tmp_path / "here").exists()
+    assert not (tmp_path / "here").exists()
     assert {os.environ[name] for name in THREADS} == {"1"}
     done = CliRunner().invoke(cli.app, ["experiment", str(tmp_path / "none.yaml"), "--dry-run"])
     assert isinstance(done.exception, ConfigError)

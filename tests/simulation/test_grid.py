@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -169,3 +172,11 @@ def test_an_override_that_is_none(tmp_path):
 def test_the_defaults(tmp_path):
     settings = read_experiment(written(tmp_path, "name: t"))
     assert (settings.seed_list, settings.title, settings.scenario) == ((0,), "", None)
+
+
+def test_the_example_of_the_docs(tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "experiments.md"
+    (example,) = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    path = written(tmp_path, re.sub(r"^scenario:.*\n", "", example, flags=re.MULTILINE))
+    assert len(plan_experiment(path).cells) == 60
+    assert len(plan_experiment(path, quick=True).cells) == 16

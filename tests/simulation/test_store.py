@@ -40,6 +40,7 @@ def test_results_of_another_source_are_used_and_noted(store):
 
 
 def test_a_file_that_was_damaged_is_no_result(store):
+    store.folder.mkdir()
     (store.folder / "a.json").write_text('{"status": "do')
     (store.folder / "b.json").write_text("{}")
     assert store.load("a") is None

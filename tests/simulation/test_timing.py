@@ -336,6 +336,14 @@ def test_where_all_fail_in_a_round_who_comes_back_does_it_again(make, gone):
     assert (account.idle_s, account.end_s) == (4.0, pytest.approx(4.8))
 
 
+def test_who_has_done_its_part_waits_for_the_others_before_it_fails(make, gone):
+    """Oslo fails at 0.2 s. Paris, which needs 0.4 s alone, only after that, but before 1.6 s."""
+    gone({0: [(1.5, 3.0)], 2: [(0.2, 9.0)]})
+    played, account = play(make(model="mesh"), begin((0, 2), (4, 4)))
+    assert (played.members, played.start_s) == ((0,), 3.0)
+    assert account.end_s == pytest.approx(3.4)
+
+
 def test_a_lone_member_does_its_round_again(make, gone):
     gone({0: [(0.5, 2.0), (2.5, 3.0)]})
     played, account = play(make(model="mesh"), begin((0,), (10,)))

@@ -44,6 +44,24 @@ def test_views_of_several_vectors_have_a_row_for_each() -> None:
     assert list(model.views(rows[:, :15])) == ["0.weight", "0.bias", "1.weight", "1.bias"]
 
 
+def test_the_order_of_dimensions_in_memory_stays() -> None:
+    """Fast convolutions depend on it; here the kernels' three channels lie together."""
+    net = nn.Conv2d(3, 2, 4, bias=False)
+    values = torch.arange(96.0).view(2, 3, 4, 4)
+    net.weight.data.copy_(values)
+    model = FlatModel(net.to(memory_format=torch.channels_last))
+    assert model.vector[:4].tolist() == [0.0, 16.0, 32.0, 1.0]
+    assert torch.equal(net.weight, values)
+    for tensor in (net.weight, net.weight.grad, model.views(model.vector)["weight"]):
+        assert tensor is not None
+        assert tensor.is_contiguous(memory_format=torch.channels_last)
+    rows = torch.stack([model.vector, model.vector + 100])
+    assert torch.equal(model.views(rows)["weight"], torch.stack([values, values + 100]))
+    (net.weight * values).sum().backward()
+    assert torch.equal(model.gradient, model.vector)
+    model.check_views()
+
+
 def test_training_the_model_changes_the_vector() -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     model = FlatModel(net)

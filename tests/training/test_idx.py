@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,6 +106,35 @@ def test_emnist_names_and_orientation(tmp_path: Path, gz: bool) -> None:
     assert np.array_equal(task.test[0].numpy(), test.transpose(0, 2, 1))
     assert task.test[1].tolist() == [i % 4 for i in range(10)]
     assert task.build_model()(task.test[0]).shape == (10, 4)
+
+
+def test_the_cnn_is_the_usual_one(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (60, 28, 28), dtype=np.uint8)
+    write_set(tmp_path, "mine", images, np.arange(60) % 10)
+    settings = IdxSettings(dataset="custom", train="mine", model="cnn")
+    task = IdxImages(settings, data_dir=None, base_dir=tmp_path)
+    model = initial_model(task, seed=0)
+    assert model.parameters_size == 105_866
+    weights = [p.detach().contiguous() for p in model.module.parameters()]
+    x = task.test[0][:, None] / 255
+    for kernel, bias in (weights[:2], weights[2:4]):
+        x = F.max_pool2d(F.relu(F.conv2d(x, kernel, bias, padding=1)), 2)
+    x = F.linear(F.relu(F.linear(x.flatten(1), *weights[4:6])), *weights[6:])
+    assert torch.allclose(model.module(task.test[0]), x, atol=1e-5)
+
+
+def test_the_cnn_takes_other_sizes(tmp_path: Path) -> None:
+    def cnn(height: int, width: int) -> IdxImages:
+        name = f"of{height}x{width}"
+        images = np.zeros((20, height, width), dtype=np.uint8)
+        write_set(tmp_path, name, images, np.arange(20) % 3)
+        settings = IdxSettings(dataset="custom", train=name, model="cnn")
+        return IdxImages(settings, data_dir=None, base_dir=tmp_path)
+
+    task = cnn(9, 4)
+    assert task.build_model()(task.test[0]).shape == (len(task.test[0]), 3)
+    with pytest.raises(TaskError, match=r"are 9 x 3 pixels; .* needs 4 x 4, small takes any size"):
+        cnn(9, 3)
 
 
 def test_real_emnist_letters_stand_upright(real_data: Path) -> None:

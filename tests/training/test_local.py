@@ -62,11 +62,14 @@ class Recording:
         time.sleep(self.sleep_s)
 
 
-def test_sgd_steps_are_those_of_a_plain_loop() -> None:
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.01)])
+def test_sgd_steps_are_those_of_a_plain_loop(momentum: float, weight_decay: float) -> None:
     task = line_task()
-    trainer = trainer_for(task, lr=0.1, momentum=0.9, weight_decay=0.01)
+    trainer = trainer_for(task, lr=0.1, momentum=momentum, weight_decay=weight_decay)
     twin = initial_model(task, seed=0).module
-    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    optimizer = torch.optim.SGD(
+        twin.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay
+    )
     losses = []
     x, y = cast("tuple[torch.Tensor, torch.Tensor]", task.train)
     for step in range(6):
@@ -151,6 +154,25 @@ def test_a_round_can_be_trained_again(optimizer: str) -> None:
     assert not torch.equal(vector_after(trainer, 2), first)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_trial_leaves_the_inner_state_as_it_was(optimizer: str) -> None:
+    tried, plain = (
+        trainer_for(line_task(0.5), optimizer=optimizer, momentum=0.9, lr=0.05) for _ in range(2)
+    )
+    for round_index in (0, 1):
+        start = tried.model.vector.clone()
+        # Of the round to come, of another one, and of the round that was just trained.
+        for trial in (round_index, 7, max(round_index - 1, 0)):
+            tried.train(trial, Steps(2), keep=False)
+            tried.model.vector.copy_(start)
+        assert torch.equal(vector_after(tried, round_index), vector_after(plain, round_index))
+    for trainer in (tried, plain):
+        trainer.model.vector.copy_(start)
+    tried.train(1, Steps(2), keep=False)
+    tried.model.vector.copy_(start)
+    assert torch.equal(vector_after(tried, 1), vector_after(plain, 1))
+
+
 def test_inner_state_is_kept_or_dropped_as_set() -> None:
     kept, dropped = (
         trainer_for(line_task(), lr=0.05, momentum=0.9, keep_inner_state=keep)
@@ -212,6 +234,20 @@ def test_frozen_parameters_stay() -> None:
     LocalTrainer(
         task, np.arange(64), TrainingSettings(weight_decay=0.1), seed=0, site=0, model=model
     ).train(0, Steps(2))
+    assert torch.equal(model.vector[2:], before[2:])
+    assert not torch.equal(model.vector[:2], before[:2])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_parameters_that_the_loss_does_not_depend_on_stay(momentum: float) -> None:
+    task = line_task()
+    module = nn.Sequential(nn.Linear(1, 1))
+    module.unused = nn.Linear(1, 1)
+    module.forward = module[0].forward  # type: ignore[method-assign]
+    model = FlatModel(module)
+    before = model.vector.clone()
+    settings = TrainingSettings(momentum=momentum)
+    LocalTrainer(task, np.arange(64), settings, seed=0, site=0, model=model).train(0, Steps(2))
     assert torch.equal(model.vector[2:], before[2:])
     assert not torch.equal(model.vector[:2], before[:2])
 

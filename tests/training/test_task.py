@@ -6,11 +6,12 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import yaml
+from torch import nn
 
 from powertrip.training.errors import TaskError
 from powertrip.training.evaluation import evaluate
@@ -18,7 +19,7 @@ from powertrip.training.flat import initial_model
 from powertrip.training.local import LocalTrainer, Steps
 from powertrip.training.partition import partition
 from powertrip.training.settings import PartitionSettings, TaskSettings, TrainingSettings
-from powertrip.training.task import Classification, Task, load_task
+from powertrip.training.task import Classification, Task, load_task, measure_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-task.md"
 
@@ -160,6 +161,43 @@ def test_a_loss_of_ones_own_has_no_losses_by_cross_entropy() -> None:
     assert Squared().losses is None
     assert Both().losses(torch.ones(1), torch.zeros(1)).tolist() == [1]
     assert Classification().losses is not None
+
+
+@pytest.mark.parametrize("shape", [(8, 5), (8, 5, 3)])
+def test_loss_and_losses_measured_together_are_those_of_the_task(shape: tuple[int, ...]) -> None:
+    """The shortcut for plain cross entropy changes no bit, in the loss, the losses or the slope."""
+    task = cast(Task, Classification())
+    outputs = torch.randn(shape, requires_grad=True)
+    targets = torch.randint(0, 5, (8, *shape[2:]))
+    loss, losses = measure_of(task)(outputs, targets)
+    (slope,) = torch.autograd.grad(loss, outputs)
+    expected = nn.functional.cross_entropy(outputs, targets)
+    assert torch.equal(loss, expected)
+    assert losses is not None
+    assert not losses.requires_grad
+    assert torch.equal(losses, Classification().losses(outputs, targets))
+    assert torch.equal(slope, torch.autograd.grad(expected, outputs)[0])
+
+
+def test_methods_of_ones_own_are_measured() -> None:
+    class Doubled(Classification):
+        def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return 2 * super().loss(outputs, targets)
+
+    class DoubledLosses(Classification):
+        def losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return 2 * super().losses(outputs, targets)
+
+    outputs, targets = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    plain, each = measure_of(cast(Task, Classification()))(outputs, targets)
+    assert each is not None
+    doubled, none = measure_of(cast(Task, Doubled()))(outputs, targets)
+    assert torch.equal(doubled, 2 * plain)
+    assert none is None
+    loss, twice = measure_of(cast(Task, DoubledLosses()))(outputs, targets)
+    assert torch.equal(loss, plain)
+    assert twice is not None
+    assert torch.equal(twice, 2 * each)
 
 
 def test_the_page_on_own_tasks_works_as_printed(load: Callable[..., Any], tmp_path: Path) -> None:

@@ -214,3 +214,32 @@ def test_real_tables(real_data):
     bank = carbon_feeds(sites, context)
     assert bank.at(3600.0) * JOULES_PER_KWH == pytest.approx([220.88, 56.47])
     assert (bank.at(8000 * 3600.0) > 0).all()
+
+
+def test_a_site_without_a_zone_takes_that_of_its_region(tmp_path):
+    (tmp_path / "two.csv").write_text(
+        "timestamp_utc,FR,US-NW-PACW\n2022-01-01T00:00:00Z,50,300\n2022-01-01T01:00:00Z,60,310\n"
+    )
+    table = {"kind": "csv", "path": "two.csv"}
+    world = make(
+        tmp_path,
+        [
+            site("a", carbon=table, region="gcp:us-west1"),
+            site("b", carbon=table, region="gcp:europe-west9"),
+            site("c", carbon={**table, "zone": "FR"}, region="gcp:us-west1"),
+        ],
+    )
+    assert world.carbon_g_per_j(0.0) * JOULES_PER_KWH == pytest.approx([300, 50, 50])
+    with pytest.raises(InputError, match="holds FR, US-NW-PACW; as zone, name one of them"):
+        make(tmp_path, [site("a", carbon=table)])
+    with pytest.raises(InputError, match="as zone, 'DE' is none of them"):
+        make(tmp_path, [site("a", carbon=table, region="gcp:europe-west3")])
+
+
+def test_the_packaged_week_of_carbon(tmp_path):
+    packaged = {"kind": "builtin", "zone": "BR-CS", "offset_s": 3600}
+    world = make(tmp_path, [site("a", carbon=packaged)])
+    # Electricity Maps: 76.17 g at 2022-05-01T01:00Z, and the week after its end again.
+    first = world.carbon_g_per_j(0.0)[0]
+    assert first == pytest.approx(76 / JOULES_PER_KWH)
+    assert world.carbon_g_per_j(7 * 86400.0)[0] == first

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from powertrip.world import build_world
 from powertrip.world.fleet import FleetSettings, deal_regions, fleet_sites
@@ -15,7 +15,6 @@ from powertrip.world.settings import (
     TableNetwork,
     WorldSettings,
 )
-from powertrip.world.site_settings import SiteSettings
 
 CONSTANT = {"kind": "constant", "watts": 1000}
 
@@ -203,14 +202,3 @@ def test_ten_thousand_sites_make_no_matrices():
     assert world._matrices is None
     assert world.throughput(0.0).shape == world.star(0).rtt_s.shape == (10_000,)
     assert world._matrices is None
-
-
-def test_every_field_is_described():
-    schema = TypeAdapter(FleetSettings).json_schema()
-    for part in [schema, *schema["$defs"].values()]:
-        for name, field in part.get("properties", {}).items():
-            assert field.get("description", "").endswith("."), name
-
-
-def test_the_sites_are_of_the_ordinary_kind():
-    assert {type(site) for site in fleet_sites(fleet(3))} == {SiteSettings}

@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from powertrip.world.geo import EARTH_RADIUS_M, coordinates, great_circle_m, region_coordinates
+from powertrip.world.geo import (
+    EARTH_RADIUS_M,
+    coordinates,
+    great_circle_m,
+    measured_regions,
+    region_coordinates,
+    region_zones,
+)
 from powertrip.world.site_settings import ConstantPower, SiteSettings
 
 
@@ -30,3 +37,10 @@ def test_own_coordinates_come_before_those_of_the_region():
     assert places[0].tolist() == list(region_coordinates()["gcp:us-west1"])
     assert places[1].tolist() == [1, 2]
     assert np.isnan(places[2]).all()
+
+
+def test_what_is_known_of_regions_is_known_of_places():
+    assert len(measured_regions()) == 27
+    assert measured_regions() <= region_coordinates().keys()
+    assert region_zones().keys() <= region_coordinates().keys()
+    assert region_zones()["gcp:us-west1"] == "US-NW-PACW"

@@ -47,7 +47,7 @@ class Context:
 
     def table(self, path: Path, required: Sequence[str]) -> Table:
         """Read a CSV file named in the settings, once for all sites."""
-        found = find_file(path, self.base_dir, self.data_dir)
+        found = self.once(("file", path), lambda: find_file(path, self.base_dir, self.data_dir))
         return self.once(("table", found, *required), lambda: read_table(found, required))
 
     def once(self, key: tuple[object, ...], make: Callable[[], Result]) -> Result:
