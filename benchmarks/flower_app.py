@@ -1,14 +1,16 @@
 """The training of `flower_simulation` as Flower's simulation does it.
 
-Runs in an environment of its own with ``flwr[simulation]`` and torch, without PowerTrip:
-``python -c "from benchmarks.flower_app import main; main()" FOLDER ROUNDS``. Imported rather than
-run as a script, because Ray sends what a script defines along with every call. The folder holds
-`data.npz`; `flower.json` is written there.
+Runs in an environment of its own with ``flwr[simulation]`` and torch, without PowerTrip: by
+``flwr run``, as Flower's documentation has it, or by
+``python -c "from benchmarks.flower_app import main; main()"``, which calls the older
+`run_simulation` and so needs no server process. (Imported rather than run as a script, because Ray
+sends what a script defines along with every call.) The environment variables `BENCHMARK_FOLDER` and
+`BENCHMARK_ROUNDS` name the folder that holds `data.npz`, where `flower.json` is written, and the
+number of rounds.
 
 Settings in Flower's favour: an actor for each processor, with one thread; data and model once an
 actor, not once a call; plain steps of SGD, because the first of torch's optimizers imports its
-compiler; no evaluation by the clients; no telemetry and no dashboard; `run_simulation` instead of
-`flwr run`, which starts a server process first.
+compiler; no evaluation by the clients; no telemetry and no dashboard.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -31,16 +32,19 @@ from torch import Tensor, nn
 
 from benchmarks.flower_net import BATCH, LR, Net
 
-FOLDER = "BENCHMARK_FOLDER"
-"""Environment variable with the folder of the data; Ray's processes inherit it."""
-
 client_app = ClientApp()
+server_app = ServerApp()
+
+
+def folder() -> Path:
+    """Where the data are and the result goes; Ray's processes inherit the variable."""
+    return Path(os.environ["BENCHMARK_FOLDER"])
 
 
 @functools.cache
 def data() -> dict[str, Tensor]:
     """The images and labels of both splits, and the clients' samples, [clients, samples]."""
-    with np.load(Path(os.environ[FOLDER]) / "data.npz") as stored:
+    with np.load(folder() / "data.npz") as stored:
         return {name: torch.from_numpy(stored[name]) for name in stored.files}
 
 
@@ -85,13 +89,11 @@ def evaluate(arrays: ArrayRecord) -> float:
     return correct / len(labels)
 
 
-def main() -> None:
-    """Run the simulation, and write each round's end (Unix seconds) and the final accuracy."""
-    folder, rounds = Path(sys.argv[1]), int(sys.argv[2])
-    os.environ[FOLDER] = str(folder)
+@server_app.main()
+def serve(grid: Grid, context: Context) -> None:
+    """Run the rounds, and write each one's end (Unix seconds) and the final accuracy."""
     ends_s: list[float] = []
     accuracies: list[float] = []
-    server_app = ServerApp()
 
     def evaluated(round_: int, arrays: ArrayRecord) -> MetricRecord:
         if round_ > 0:
@@ -99,16 +101,19 @@ def main() -> None:
             ends_s.append(time.time())
         return MetricRecord({"accuracy": accuracies[-1] if accuracies else 0.0})
 
-    @server_app.main()
-    def serve(grid: Grid, context: Context) -> None:
-        torch.manual_seed(0)
-        FedAvg(fraction_evaluate=0.0).start(
-            grid=grid,
-            initial_arrays=ArrayRecord(Net().state_dict()),
-            num_rounds=rounds,
-            evaluate_fn=evaluated,
-        )
+    torch.manual_seed(0)
+    FedAvg(fraction_evaluate=0.0).start(
+        grid=grid,
+        initial_arrays=ArrayRecord(Net().state_dict()),
+        num_rounds=int(os.environ["BENCHMARK_ROUNDS"]),
+        evaluate_fn=evaluated,
+    )
+    result = {"ends_s": ends_s, "accuracy": accuracies[-1]}
+    (folder() / "flower.json").write_text(json.dumps(result))
 
+
+def main() -> None:
+    """Run it by Flower's Python call."""
     run_simulation(
         server_app=server_app,
         client_app=client_app,
@@ -118,5 +123,3 @@ def main() -> None:
             "init_args": {"num_cpus": os.cpu_count(), "include_dashboard": False},
         },
     )
-    result = {"ends_s": ends_s, "accuracy": accuracies[-1]}
-    (folder / "flower.json").write_text(json.dumps(result))

@@ -1,15 +1,14 @@
 """The training of `flower_simulation` as a plain loop: the least that it can take on CPUs.
 
-``python -m benchmarks.flower_plain FOLDER ROUNDS``: a process for each processor, with one thread,
+``python -m benchmarks.flower_plain``: a process for each processor, with one thread,
 which trains its clients one after the other and adds up their models; the parameters are in shared
-memory. `data.npz` is read from the folder and `plain.json` written there.
+memory. It reads and writes where `flower_app` does, `plain.json` instead of `flower.json`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -65,7 +64,7 @@ def replies(pipes: list[Connection]) -> list[int]:
 
 def main() -> None:
     """Run the rounds, and write each one's end (Unix seconds) and the final accuracy."""
-    folder, rounds = Path(sys.argv[1]), int(sys.argv[2])
+    folder, rounds = Path(os.environ["BENCHMARK_FOLDER"]), int(os.environ["BENCHMARK_ROUNDS"])
     torch.set_num_threads(1)
     torch.manual_seed(0)
     vector = nn.utils.parameters_to_vector(Net().parameters()).detach().share_memory_()

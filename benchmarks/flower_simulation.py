@@ -3,7 +3,9 @@
 Run with ``make bench-flower``, which makes the environment of Flower. 100 sites learn from 100
 images of Fashion-MNIST each: the network of `flower_net`, one local epoch in batches of 20, every
 site in every round, the mean of their models, the accuracy on 2,000 held-out samples after each
-round. The sides take turns. A warm round is the time between the ends of two rounds; the memory is
+round. Flower runs as ``flwr run`` has it and by the older Python call that needs no server; the
+limits are of the first. The sides take turns. The result is there at the end of the last round. A
+warm round is the time between the ends of two rounds; the memory is
 the sum over all processes of a side (PSS, so that what they share counts once), and so is the
 processor time, which other work on the machine changes less than it does the rest.
 """
@@ -11,8 +13,11 @@ processor time, which other work on the machine changes less than it does the re
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -46,6 +51,23 @@ MEMORY_LIMIT_BYTES = 1.5e9
 _POWERTRIP = "from powertrip.cli import main; main()"
 _TIMEOUT_S = 600.0
 _LOOK_EVERY_S = 0.5
+_APP = """\
+[project]
+name = "flower-benchmark"
+version = "1.0.0"
+description = "The training of benchmarks/flower_simulation.py"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "powertrip"
+
+[tool.flwr.app.components]
+serverapp = "benchmarks.flower_app:server_app"
+clientapp = "benchmarks.flower_app:client_app"
+
+[tool.flwr.app.config]
+"""
 _REGIONS = ("gcp:us-central1", "gcp:europe-west1", "gcp:asia-northeast1", "gcp:us-west1")
 
 
@@ -62,7 +84,7 @@ class Side:
 
 
 class Watch:
-    """Looks twice a second at what a process and all its descendants use.
+    """Looks twice a second at what the processes of a side use.
 
     Attributes
     ----------
@@ -70,10 +92,10 @@ class Watch:
         The largest sum of their memory.
     """
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self.peak_bytes = 0
         self._processor_s: dict[int, float] = {}
-        self._root = root
+        self._folder = folder
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._look)
 
@@ -92,21 +114,27 @@ class Watch:
 
     def _look(self) -> None:
         while not self._done.wait(_LOOK_EVERY_S):
-            tree = family(self._root)
+            tree = family(self._folder)
             for pid in tree:
                 used_s = self._processor_s.get(pid, 0.0)
                 self._processor_s[pid] = max(used_s, processor_s(pid))
             self.peak_bytes = max(self.peak_bytes, sum(map(pss_bytes, tree)))
 
 
-def family(root: int) -> set[int]:
-    """The process and its descendants."""
+def family(folder: Path) -> set[int]:
+    """Processes whose environment names this folder, and their descendants."""
+    mark = f"BENCHMARK_FOLDER={folder}".encode()
     children: dict[int, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        pid = int(folder.name)
-        if (fields := stat(pid)) is not None:
-            children.setdefault(int(fields[1]), []).append(pid)
-    found, fresh = {root}, [root]
+    found: set[int] = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        pid = int(entry.name)
+        if (fields := stat(pid)) is None:
+            continue
+        children.setdefault(int(fields[1]), []).append(pid)
+        with contextlib.suppress(OSError):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.add(pid)
+    fresh = list(found)
     while fresh:
         fresh = [child for parent in fresh for child in children.get(parent, [])]
         found.update(fresh)
@@ -136,35 +164,39 @@ def pss_bytes(pid: int) -> int:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
-def run(side: Side, command: Sequence[str], environment: dict[str, str]) -> None:
-    """Run one side to its end, and note the time and the memory that it took.
+def run(side: Side, folder: Path, rounds: int, command: Sequence[str], **more: str) -> float:
+    """Run one side to its end, and note the memory and the processor time that it took.
+
+    Returns
+    -------
+    float
+        When it was started, Unix seconds.
 
     Raises
     ------
     SystemExit
         It failed, or took too long.
     """
-    with tempfile.TemporaryFile("w+") as output:
-        started_s = time.perf_counter()
+    mark = {"BENCHMARK_FOLDER": str(folder), "BENCHMARK_ROUNDS": str(rounds), **more}
+    with tempfile.TemporaryFile("w+") as output, Watch(folder) as watch:
+        started_s = time.time()
         process = subprocess.Popen(
-            command,
-            env={**os.environ, **environment},
-            stdout=output,
-            stderr=subprocess.STDOUT,
+            command, env={**os.environ, **mark}, stdout=output, stderr=subprocess.STDOUT
         )
-        with Watch(process.pid) as watch:
-            try:
-                code = process.wait(_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                for pid in family(process.pid):
-                    os.kill(pid, 9)
-                code = process.wait()
+        try:
+            code: int | None = process.wait(_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        for pid in family(folder):  # Flower's server would stay
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
         if code != 0:
             output.seek(0)
             sys.exit(f"{' '.join(command)}\nended with {code}:\n{output.read()[-4000:]}")
-        side.totals_s.append(time.perf_counter() - started_s)
-        side.processor_s.append(watch.processor_s)
-        side.memories_bytes.append(watch.peak_bytes)
+    side.processor_s.append(watch.processor_s)
+    side.memories_bytes.append(watch.peak_bytes)
+    return started_s
 
 
 def write_data(folder: Path) -> None:
@@ -210,28 +242,53 @@ def powertrip(side: Side, folder: Path, rounds: int, overrides: Sequence[str]) -
     write_scenario(scenario, rounds)
     with tempfile.TemporaryDirectory(dir=folder) as runs:
         command = [sys.executable, "-c", _POWERTRIP, "simulate", str(scenario)]
-        run(side, [*command, *overrides, f"runtime.run_dir={runs}"], {})
+        command += [*overrides, f"runtime.run_dir={runs}"]
+        started_s = run(side, folder, rounds, command)
         (log,) = Path(runs).glob(f"**/{EVENT_LOG}")
         done = [event for event in read_events(log) if isinstance(event, Round)]
-    note(side, [event.wall_time for event in done], done[-1].test_accuracy or 0.0)
+    note(side, started_s, [event.wall_time for event in done], done[-1].test_accuracy or 0.0)
 
 
-def other(side: Side, folder: Path, command: Sequence[str]) -> None:
-    """Run Flower or the plain loop."""
-    environment = {
-        "PYTHONPATH": str(Path.cwd()),
-        "FLWR_HOME": str(folder / "flwr"),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",  # on a busy machine Ray's workers would come last
-    }
-    run(side, command, environment)
-    result = json.loads((folder / f"{side.name}.json").read_text())
-    note(side, result["ends_s"], result["accuracy"])
+def plain_loop(side: Side, folder: Path, rounds: int) -> None:
+    """Run the plain loop."""
+    command = [sys.executable, "-m", "benchmarks.flower_plain"]
+    started_s = run(side, folder, rounds, command)
+    note(side, started_s, **json.loads((folder / "plain.json").read_text()))
 
 
-def note(side: Side, ends_s: list[float], accuracy: float) -> None:
-    """Keep the warm rounds of a run and its last accuracy."""
+def flower(side: Side, folder: Path, rounds: int, python: Path, *, server: bool) -> None:
+    """Run Flower, by ``flwr run`` with its server or by its Python call."""
+    app, home = folder / "app", folder / "flwr"
+    shutil.rmtree(app, ignore_errors=True)
+    (app / "benchmarks").mkdir(parents=True)
+    (app / "pyproject.toml").write_text(_APP)
+    for name in ("flower_app.py", "flower_net.py"):
+        shutil.copy(Path(__file__).with_name(name), app / "benchmarks")
+    resources = f"num-supernodes={SITES} client-resources-num-cpus=1"
+    config = f"{resources} init-args-num-cpus={os.cpu_count()}"
+    call = [str(python), "-c", "from benchmarks.flower_app import main; main()"]
+    tool = str(python.with_name("flwr"))
+    command = [tool, "run", str(app), "--federation-config", config, "--stream"]
+    started_s = run(
+        side,
+        folder,
+        rounds,
+        command if server else call,
+        PATH=f"{python.parent.absolute()}:{os.environ['PATH']}",
+        PYTHONPATH=str(app),
+        FLWR_HOME=str(home),
+        FLWR_TELEMETRY_ENABLED="0",
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_worker_niceness="0",  # on a busy machine Ray's workers would come last
+    )
+    result = folder / "flower.json"
+    note(side, started_s, **json.loads(result.read_text()))
+    result.unlink()
+
+
+def note(side: Side, started_s: float, ends_s: list[float], accuracy: float) -> None:
+    """Keep a run's length, its warm rounds, and its last accuracy."""
+    side.totals_s.append(ends_s[-1] - started_s)
     side.rounds_s += np.diff(ends_s).tolist()
     side.accuracy = accuracy
 
@@ -244,25 +301,26 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value")
     options = parser.parse_intermixed_args()
-    ours, flower, plain = sides = [Side("powertrip"), Side("flower"), Side("plain")]
+    names = ("powertrip", "flower", "flower-call", "plain")
+    sides = ours, served, called, plain = tuple(map(Side, names))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_data(folder)
-        arguments = [str(folder), str(options.rounds)]
-        flower_main = "from benchmarks.flower_app import main; main()"
+        rounds = options.rounds
         for _ in range(options.repeats):
-            powertrip(ours, folder, options.rounds, options.overrides)
-            other(flower, folder, [str(options.flower), "-c", flower_main, *arguments])
-            other(plain, folder, [sys.executable, "-m", "benchmarks.flower_plain", *arguments])
+            powertrip(ours, folder, rounds, options.overrides)
+            flower(served, folder, rounds, options.flower, server=True)
+            plain_loop(plain, folder, rounds)
+            flower(called, folder, rounds, options.flower, server=False)
 
     total_s = {side.name: statistics.median(side.totals_s) for side in sides}
     round_s = {side.name: statistics.median(side.rounds_s) for side in sides}
     heads = ("launch to end", "warm round", "processors", "memory", "accuracy")
-    print(f"{'side':<10}{''.join(f'{head:>15}' for head in heads)}")
+    print(f"{'side':<12}{''.join(f'{head:>15}' for head in heads)}")
     for side in sides:
         memory = max(side.memories_bytes) / 1e9
         print(
-            f"{side.name:<10}{total_s[side.name]:13.2f} s{round_s[side.name]:13.3f} s"
+            f"{side.name:<12}{total_s[side.name]:13.2f} s{round_s[side.name]:13.3f} s"
             f"{statistics.median(side.processor_s):13.1f} s{memory:12.2f} GB{side.accuracy:15.3f}"
         )
     checks = [

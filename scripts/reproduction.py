@@ -15,7 +15,7 @@ from pathlib import Path
 
 from powertrip.errors import PowerTripError
 from powertrip.simulation.experiment import RESOLVED_FILE, SUMMARY_TABLE
-from powertrip.simulation.figures import FigureSettings, caption, ratio_name, scale, summarised
+from powertrip.simulation.figures import caption, ratio_name, scale, summarised
 from powertrip.simulation.grid import read_experiment
 from powertrip.simulation.table import TableError, Value, matching, read_table
 

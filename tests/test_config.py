@@ -241,7 +241,7 @@ def test_a_wrong_override_says_what_is_wrong(write, override, text):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"\xff\xfe\x00\x01", "is not UTF-8 text; a scenario is a YAML file"),
+        (b"\xff\xfe\x00\x01", "is not UTF-8 text; it should be a YAML file"),
         (b"a: [1", "is not YAML: while parsing a flow sequence"),
         (b"a: \x00", "is not YAML: unacceptable character"),
         (b"", "holds no settings; write `sites:` and `network:` at least"),

@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from joblib import Parallel, delayed, effective_n_jobs, parallel_config
 from joblib.externals.loky import get_reusable_executor
-from joblib.parallel import get_active_backend
 
 from powertrip.errors import InputError, PowerTripError
 
@@ -26,8 +25,8 @@ Backend = Literal["processes", "dask", "ray"]
 _PACKAGES = {"dask": "distributed", "ray": "ray"}
 
 LOT = 4
-"""Calls a process that are waited for together, where results do not come one by one: more keep
-processes from idling, fewer lose less when the experiment is interrupted."""
+"""Calls a process that are waited for together with Ray, which does not hand over results one by
+one: more keep processes from idling, fewer lose less when the experiment is interrupted."""
 
 PARENT_POLL_S = 1.0
 """Seconds after which a worker notices at the latest that its parent was killed."""
@@ -91,7 +90,7 @@ def unordered(
         A process was killed, for example for want of memory.
     """
     with _configured(workers, backend, scratch):
-        results = _as_they_come(delayed(function)(*arguments) for arguments in calls)
+        results = _results((delayed(function)(*arguments) for arguments in calls), backend)
         try:
             yield results
         except BrokenProcessPool as error:
@@ -103,9 +102,8 @@ def unordered(
             results.close()
 
 
-def _as_they_come(calls: Iterator[Any]) -> Generator[Any]:
-    """Results of the active backend; in lots, where it hands over no single ones (Ray's)."""
-    if get_active_backend()[0].supports_return_generator:
+def _results(calls: Iterator[Any], backend: Backend) -> Generator[Any]:
+    if backend != "ray":
         yield from Parallel(batch_size=1, return_as="generator_unordered")(calls)
         return
     size = LOT * effective_n_jobs()

@@ -40,11 +40,13 @@ which differ between two runs of the same cell."""
 SUMMARY_COLUMNS: tuple[str, ...] = (
     "status",
     *(name for name in Summary.model_fields if name not in _SELDOM_WANTED),
+    "predicted_to_target_s",
     "target_metric",
     "target",
     "error",
 )
-"""What the table of cells says of each, in this order."""
+"""What the table of cells says of each, in this order. `predicted_to_target_s` is what the decisions
+believed that the rounds up to the target would take."""
 
 ROUND_COLUMNS = (
     "round",
@@ -104,18 +106,25 @@ class RoundRecorder:
         For each column, one value a round.
     failure
         Why the run failed; empty if it did not.
+    predicted_to_target_s
+        Sum of the predicted lengths of the rounds up to the first that met the target; None before.
     """
 
     def __init__(self) -> None:
         self.rounds: dict[str, list[Any]] = {name: [] for name in ROUND_COLUMNS}
         self._decisions: list[events.Decision] = []
         self._evaluated: tuple[int, float] | None = None
+        self.predicted_to_target_s: float | None = None
+        self._target: events.Target | None = None
+        self._predicted_s = 0.0
         self._trouble = "the run failed"
         self.failure = ""
 
     def add(self, event: Event) -> None:
         """Take in one event."""
         match event:
+            case events.RunStarted():
+                self._target = event.target
             case events.Decision():
                 self._decisions.append(event)
             case events.Round():
@@ -136,6 +145,10 @@ class RoundRecorder:
         }
         for name, values in self.rounds.items():
             values.append(row[name])
+        self._predicted_s += event.predicted_round_s
+        target = self._target
+        if self.predicted_to_target_s is None and target and target.met(event.value(target.metric)):
+            self.predicted_to_target_s = self._predicted_s
 
     def _projected(self, round_: int) -> float | None:
         """The gain of the candidate taken by the decision that governs a round."""
@@ -211,7 +224,7 @@ def run_cell(
         with telemetry:
             summary = simulate(setup, telemetry)
         recorder = telemetry.recorder
-        error, kept, rounds = recorder.failure, _kept(summary), recorder.rounds
+        error, kept, rounds = recorder.failure, _kept(summary, recorder), recorder.rounds
     except PowerTripError as raised:
         error, kept, rounds = str(raised), {}, {}
     finally:
@@ -222,9 +235,10 @@ def run_cell(
     return key, CellResult(status, kept, rounds, error, time.perf_counter() - began)
 
 
-def _kept(summary: Summary) -> dict[str, Any]:
+def _kept(summary: Summary, recorder: RoundRecorder) -> dict[str, Any]:
     values = {
         **summary.model_dump(),
+        "predicted_to_target_s": recorder.predicted_to_target_s,
         "target_metric": summary.target.metric,
         "target": summary.target.value,
     }

@@ -26,7 +26,7 @@ from powertrip.simulation.cell import (
     run_cell,
     simulate_with_one_thread,
 )
-from powertrip.simulation.figures import draw
+from powertrip.simulation.drawing import draw
 from powertrip.simulation.grid import Cell, Experiment, plan_experiment
 from powertrip.simulation.progress import Progress, show_cells, show_results
 from powertrip.simulation.store import Store

@@ -48,7 +48,7 @@ class DropoutSettings(Settings):
     """Seeded failures of sites: a schedule of its own for each, the same under every policy."""
 
     every_s: float | None = Field(default=None, gt=0)
-    """Mean time of the run between two failures of a site in seconds; null for none."""
+    """Mean seconds of the run until a site that is there fails; null for never."""
     lasts_s: float = Field(default=60.0, gt=0)
     """Mean time until it is back, in seconds."""
     notice_s: float = Field(default=5.0, ge=0)
@@ -66,7 +66,7 @@ class SimulationSettings(Settings):
     batch of models; auto is stacked on a GPU and processes elsewhere."""
     evaluate_samples: int | None = Field(default=1000, ge=1)
     """Samples of each split that are evaluated after a round, always the same ones; null for all.
-    All are evaluated where the target is near, and at the end."""
+    Of the test samples all are, where the target is near and in the last round of the budget."""
     update_bytes: int | None = Field(default=None, ge=1)
     """Bytes that an update counts as on the links, so that a small model can stand for a large
     one; null for its own size."""

@@ -20,6 +20,7 @@ from powertrip.simulation.learner import load_parts
 from powertrip.simulation.shared import SharedMemory
 from powertrip.training.data import IntArray
 from powertrip.training.evaluation import Counts
+from powertrip.training.local import Steps
 
 OWNER_CHECK_S = 2.0
 """How often an idle worker makes sure that it still has an owner."""
@@ -111,15 +112,13 @@ Answer: TypeAlias = "tuple[int | None, object]"
 even begin."""
 
 
-class _Watched:
-    """A pace of a fixed number of steps that shows its owner that they go on."""
+class _Watched(Steps):
+    """Shows the owner that the steps go on, and ends the process when there is no owner."""
 
     def __init__(self, steps: int, place: Place) -> None:
-        self._steps, self._place = steps, place
+        super().__init__(steps)
+        self._place = place
         self._beat = place.memory.beats[place.rank]
-
-    def allows(self, step: int) -> bool:
-        return step < self._steps
 
     def step_done(self, samples: int) -> None:
         self._beat += 1

@@ -18,8 +18,9 @@ from powertrip.world.sources import Context, load_feeds
 from powertrip.world.steps import Floats, StepFunction, integral_of_product
 from powertrip.world.throughput import PowerModel
 
-# Functions of single sites that are kept; one of a month in 5-minute steps takes 220 kB.
-_KEPT_FUNCTIONS = 512
+# Segments of single sites' functions that are kept, some 50 bytes each. Those that come when it is
+# full are made anew each time: sites are asked for in turn, so that giving up older ones is no help.
+_KEPT_SEGMENTS = 4_000_000
 
 
 class World:
@@ -69,6 +70,7 @@ class World:
         self._time_scale = time_scale
         self._matrices: tuple[Floats, Floats] | None = None
         self._functions: dict[int, tuple[StepFunction, StepFunction]] = {}
+        self._kept_segments = 0
 
     def power_w(self, t_s: float) -> Floats:
         """Return the power available to training in watts ([n]).
@@ -186,9 +188,9 @@ class World:
                 feed.trace.with_values(float(self.full_speed[site]) * fraction),
                 feed.trace.with_values(used_w),
             )
-            if len(self._functions) >= _KEPT_FUNCTIONS:
-                self._functions.pop(next(iter(self._functions)))
-            self._functions[site] = found
+            if self._kept_segments + feed.trace.values.size <= _KEPT_SEGMENTS:
+                self._kept_segments += feed.trace.values.size
+                self._functions[site] = found
         return found
 
 

@@ -135,6 +135,21 @@ def test_events_come_in_the_order_in_which_things_have_happened(make):
     assert all(e.seconds == 0.25 for e in rebuilds)
 
 
+def test_what_a_rebuild_takes_is_learned_from_the_second_on(make):
+    """The first group is built while nothing else is done."""
+    course, listener, _ = make("runtime.rebuild_s=0.5")
+    course.start({0, 1, 2})
+    drive(course, 9)
+    decided = [e for e in listener.told if isinstance(e, events.Decision)]
+    second = next(
+        e for e in listener.told if isinstance(e, events.Rebuild) and e.generation > 1
+    )  # which took 0.25 s
+    for decision in decided:
+        expected_s = 0.25 if decision.time_s > second.time_s else 0.5
+        assert decision.observation["rebuild_s"] == pytest.approx(expected_s, rel=1e-3)
+    assert decided[1].time_s < second.time_s < decided[-1].time_s
+
+
 def test_what_ahead_returns_begins_with_the_round_after_next(make):
     course, _, _ = make()
     course.start({0, 1, 2})

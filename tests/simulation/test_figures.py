@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from powertrip.simulation.figures import FigureSettings, curve_band, draw, scale, summarised
+from powertrip.simulation.drawing import draw
+from powertrip.simulation.figures import FigureSettings, curve_band, scale, summarised
 from powertrip.simulation.table import TableError
 
 AXES = ("policy", "k")

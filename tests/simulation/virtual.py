@@ -79,7 +79,6 @@ class Run:
 
     summary: Summary
     run_dir: Path
-    simulation: Simulation
 
     @property
     def events(self) -> list[events.Event]:
@@ -97,7 +96,7 @@ class Run:
 @pytest.fixture
 def run(tmp_path: Path):
     """Simulates a scenario with a learner that the test has made, and leaves a run's folder."""
-    folders = (tmp_path / f"run-{number}" for number in count(1))
+    folders = (tmp_path / f"virtual-{number}" for number in count(1))
 
     def run(
         setup: Setup, learner: Learner, stopped: Callable[[], int | None] = lambda: None
@@ -107,7 +106,7 @@ def run(tmp_path: Path):
         (run_dir / CONFIG_FILE).write_text(dump_config(setup.config))
         with Telemetry(setup.config.telemetry, run_dir) as telemetry:
             simulation = Simulation(setup, setup.build_world(), learner, telemetry, stopped)
-            return Run(simulation.run(), run_dir, simulation)
+            return Run(simulation.run(), run_dir)
 
     return run
 
