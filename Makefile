@@ -26,6 +26,18 @@ train: $(INSTALLED)  ## Train the default scenario: eight sites on this machine 
 compare: $(INSTALLED)  ## The default scenario under every kind of policy, three seeds (40 minutes)
 	$(BIN)/python -m benchmarks.compare $(ARGS)
 
+REPRODUCTION := runs/reproduction
+EXPERIMENTS := $(wildcard configs/experiments/*.yaml)
+
+.PHONY: reproduce reproduce-quick
+reproduce-quick: QUICK := --quick
+reproduce-quick: reproduce  ## The publications' figures at quick size, into runs/reproduction/ (half an hour)
+reproduce: $(INSTALLED)  ## The same at full size (a day; what is finished is not run again)
+	@for file in $(EXPERIMENTS); do \
+	    echo "== $$file"; \
+	    $(BIN)/powertrip experiment $$file $(QUICK) --out $(REPRODUCTION)/$$(basename $$file .yaml) $(ARGS) || exit 1; \
+	done
+
 .PHONY: uml
 uml:  # a kernel with sch_netem, for the tests of real links
 	@{ command -v linux.uml && command -v cc; } >/dev/null || { \

@@ -1,4 +1,4 @@
-"""The command line: ``powertrip config``, ``train``, ``plan`` and ``replay``."""
+"""The command line: ``powertrip train`` and what surrounds it."""
 
 from __future__ import annotations
 

@@ -55,10 +55,13 @@ def test_nothing_light_imports_torch(code):
     assert (done.returncode, done.stderr) == (0, "False")
 
 
+COMMANDS = ("config", "train", "simulate", "experiment", "calibrate", "plan", "replay")
+
+
 def test_help_names_the_commands():
     done = CliRunner().invoke(cli.app, ["--help"])
     assert done.exit_code == 0
-    assert all(command in done.output for command in ("config", "train", "plan", "replay"))
+    assert all(command in done.output for command in COMMANDS)
 
 
 def test_the_version():

@@ -45,8 +45,8 @@ SUMMARY_COLUMNS: tuple[str, ...] = (
     "target",
     "error",
 )
-"""What the table of cells says of each, in this order. `predicted_to_target_s` is what the decisions
-believed that the rounds up to the target would take."""
+"""What the table of cells says of each, in this order. `predicted_to_target_s` is what the
+decisions believed that the rounds up to the target would take."""
 
 ROUND_COLUMNS = (
     "round",
