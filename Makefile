@@ -86,6 +86,17 @@ bench-round: $(INSTALLED)  ## The share of a round that is neither training nor 
 bench-generations: $(INSTALLED)  ## Whether 200 generations leave descriptors, threads, keys or memory behind
 	$(BIN)/python -m benchmarks.generations $(ARGS)
 
+FLOWER := .venv-flower
+$(FLOWER)/.installed: constraints.txt
+	$(PYTHON) -m venv --clear $(FLOWER)
+	grep -E '^(torch|numpy)==' constraints.txt > $(FLOWER)/constraints.txt
+	$(FLOWER)/bin/pip install --quiet --constraint $(FLOWER)/constraints.txt 'flwr[simulation]==1.42.0' torch numpy
+	touch $@
+
+.PHONY: bench-flower
+bench-flower: $(INSTALLED) $(FLOWER)/.installed  ## The same simulated training by PowerTrip, Flower and a plain loop
+	$(BIN)/python -m benchmarks.flower_simulation --flower $(FLOWER)/bin/python $(ARGS)
+
 .PHONY: clean
 clean:  ## Remove what was installed and built, but no runs
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -132,7 +132,7 @@ def test_train_hands_its_arguments_to_the_launcher(monkeypatch, tmp_path):
 def test_train_refuses_bad_settings_before_anything_starts(powertrip, tmp_path):
     done = powertrip("train", f"runtime.run_dir={tmp_path / 'runs'}", "sites.count=9")
     assert done.returncode == 2
-    assert "count is 9 but the list has only 8 sites" in done.stderr
+    assert "count is 9 but there are only 8 sites" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "runs").exists()
 

@@ -58,11 +58,11 @@ class KappaEstimator:
         -------
         Whether it said anything: it does not where a gain is not positive or m is not below k.
         """
-        told = 0 < part < members and gain_part > 0 and gain_all > 0
-        if not (told and math.isfinite(gain_part) and math.isfinite(gain_all)):
+        size = math.hypot(gain_part, gain_all)
+        if not (0 < part < members and 0 < size < math.inf):
             return False
-        expected = np.log(part * (members + self._kappa) / (members * (part + self._kappa)))
-        off = (math.log(gain_part / gain_all) - expected) / self._noise
+        ratio = part * (members + self._kappa) / (members * (part + self._kappa))
+        off = 2 * (math.atan2(gain_part, gain_all) - np.arctan(ratio)) / self._noise
         likely = -(_DEGREES + 1) / 2 * np.log1p(off**2 / _DEGREES) - np.log(self._noise)
         self._evidence = _MEMORY * self._evidence + likely
         return True
