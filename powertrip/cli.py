@@ -94,19 +94,29 @@ def simulate(
     """
     scenario, overrides = _scenario(words or [], config)
 
+    from powertrip.simulation.threads import one_thread_each
+
+    one_thread_each()  # or the processes that train could not be forks of this one
+
     from powertrip.coordination.run_dir import make_run_dir
     from powertrip.coordination.setup import Setup
     from powertrip.runtime.signals import StopSignals
-    from powertrip.simulation.engine import simulate as simulated
+    from powertrip.simulation.engine import Simulation
+    from powertrip.simulation.learner import build_learner
     from powertrip.telemetry.telemetry import Telemetry
 
     setup = Setup.resolve(scenario, overrides)
+    world = setup.build_world()
     signals: list[int] = []
     with (
+        build_learner(setup) as learner,
         StopSignals(signals.append),
         Telemetry(setup.config.telemetry, make_run_dir(setup.config)) as telemetry,
     ):
-        summary = simulated(setup, telemetry, stopped=lambda: signals[0] if signals else None)
+        simulation = Simulation(
+            setup, world, learner, telemetry, lambda: signals[0] if signals else None
+        )
+        summary = simulation.run()
     if json:
         typer.echo(summary.model_dump_json())
     raise typer.Exit(summary.exit_code or 0)

@@ -18,8 +18,8 @@ from powertrip.world.sources import Context, load_feeds
 from powertrip.world.steps import Floats, StepFunction, integral_of_product
 from powertrip.world.throughput import PowerModel
 
-# Segments of single sites' functions that are kept, some 50 bytes each. Those that come when it is
-# full are made anew each time: sites are asked for in turn, so that giving up older ones is no help.
+# Segments of single sites' functions that are kept, some 50 bytes each. Beyond that they are made
+# anew each time: sites are asked for in turn, so that giving up older ones would be no help.
 _KEPT_SEGMENTS = 4_000_000
 
 
