@@ -284,7 +284,7 @@ def experiment(
 
     one_thread_each()
 
-    from powertrip.simulation.experiment import conduct
+    from powertrip.experiments.experiment import conduct
 
     conduct(
         file,

@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 
 from powertrip.errors import PowerTripError
-from powertrip.simulation.experiment import RESOLVED_FILE, SUMMARY_TABLE
-from powertrip.simulation.figures import caption, ratio_name, scale, summarised
-from powertrip.simulation.grid import read_experiment
-from powertrip.simulation.table import TableError, Value, matching, read_table
+from powertrip.experiments.experiment import RESOLVED_FILE, SUMMARY_TABLE
+from powertrip.experiments.figures import caption, ratio_name, scale, summarised
+from powertrip.experiments.grid import read_experiment
+from powertrip.experiments.table import TableError, Value, matching, read_table
 
 ROOT = Path(__file__).parents[1]
 MARKED = re.compile(

@@ -1,5 +1,4 @@
 from tests.jobs import jobs as jobs
-from tests.simulation.pretend import pretend as pretend
 from tests.simulation.virtual import gone as gone
 from tests.simulation.virtual import regions as regions
 from tests.simulation.virtual import run as run

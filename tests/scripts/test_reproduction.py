@@ -6,12 +6,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from powertrip.simulation.experiment import run_experiment
-from powertrip.simulation.grid import plan_experiment
-from powertrip.simulation.progress import Progress
-from powertrip.simulation.table import TableError
+from powertrip.experiments.experiment import run_experiment
+from powertrip.experiments.grid import plan_experiment
+from powertrip.experiments.progress import Progress
+from powertrip.experiments.table import TableError
 from scripts import reproduction
-from tests.simulation.pretend import written
+from tests.experiments.pretend import written
 
 TRY = """
 name: try

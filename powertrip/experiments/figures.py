@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
-from powertrip.settings import Settings
-from powertrip.simulation.table import (
+from powertrip.experiments.table import (
     CONFIDENCE,
     Key,
     Row,
@@ -24,6 +23,7 @@ from powertrip.simulation.table import (
     relative,
     spread,
 )
+from powertrip.settings import Settings
 
 BEST_BY = "time_to_target_s"
 """What a setting is best by in hindsight, where the figure shows rounds."""

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from powertrip.simulation.figures import (
+from powertrip.experiments.figures import (
     Band,
     FigureSettings,
     Points,
@@ -23,7 +23,7 @@ from powertrip.simulation.figures import (
     summarised,
     words,
 )
-from powertrip.simulation.table import Key, Row, TableError, Value, matching, replace_file
+from powertrip.experiments.table import Key, Row, TableError, Value, matching, replace_file
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 """Okabe and Ito's colours, which people with any kind of colour vision tell apart."""

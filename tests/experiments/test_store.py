@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from powertrip.simulation.cell import CellResult
-from powertrip.simulation.store import Store
+from powertrip.experiments.cell import CellResult
+from powertrip.experiments.store import Store
 
 DONE = CellResult("done", {"rounds": 3}, {"round": [1, 2], "train_loss": [0.1, 0.3]}, "", 1.5)
 FAILED = CellResult("failed", {}, {}, "because", 0.5)

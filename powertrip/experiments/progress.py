@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from powertrip.simulation.cell import CellResult
-from powertrip.simulation.grid import Cell, Experiment
-from powertrip.simulation.table import Row, Value, group, number, spread
+from powertrip.experiments.cell import CellResult
+from powertrip.experiments.grid import Cell, Experiment
+from powertrip.experiments.table import Row, Value, group, number, spread
 from powertrip.telemetry import words
 
 

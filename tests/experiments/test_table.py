@@ -6,8 +6,8 @@ import statistics
 import numpy as np
 import pytest
 
-from powertrip.simulation import table
-from powertrip.simulation.table import (
+from powertrip.experiments import table
+from powertrip.experiments.table import (
     TableError,
     falls,
     hindsight,

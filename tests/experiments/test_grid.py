@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from powertrip.errors import ConfigError
-from powertrip.simulation.grid import plan_experiment, read_experiment
-from tests.simulation.pretend import written
+from powertrip.experiments.grid import plan_experiment, read_experiment
+from tests.experiments.pretend import written
 
 TWO_AXES = """
 name: try

@@ -16,18 +16,18 @@ from typer.testing import CliRunner
 
 from powertrip import cli
 from powertrip.errors import ConfigError
-from powertrip.simulation.experiment import (
+from powertrip.experiments.experiment import (
     CellsFailed,
     Interrupted,
     conduct,
     failures,
     run_experiment,
 )
-from powertrip.simulation.grid import plan_experiment
-from powertrip.simulation.progress import Progress
-from powertrip.simulation.table import read_table
+from powertrip.experiments.grid import plan_experiment
+from powertrip.experiments.progress import Progress
+from powertrip.experiments.table import read_table
 from powertrip.simulation.threads import THREADS
-from tests.simulation.pretend import written
+from tests.experiments.pretend import written
 
 TRY = """
 name: try
@@ -311,7 +311,7 @@ import sys, time
 from pathlib import Path
 from rich.console import Console
 from powertrip.errors import InputError
-from powertrip.simulation.experiment import conduct
+from powertrip.experiments.experiment import conduct
 
 file, folder = map(Path, sys.argv[1:])
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from powertrip.simulation.drawing import draw
-from powertrip.simulation.figures import FigureSettings, curve_band, scale, summarised
-from powertrip.simulation.table import TableError
+from powertrip.experiments.drawing import draw
+from powertrip.experiments.figures import FigureSettings, curve_band, scale, summarised
+from powertrip.experiments.table import TableError
 
 AXES = ("policy", "k")
 TIMES = {

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import powertrip
-from powertrip.simulation.cell import CellResult
-from powertrip.simulation.fingerprint import source_version
-from powertrip.simulation.table import replace_file
+from powertrip.experiments.cell import CellResult
+from powertrip.experiments.fingerprint import source_version
+from powertrip.experiments.table import replace_file
 
 
 class Store:

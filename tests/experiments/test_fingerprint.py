@@ -6,7 +6,7 @@ import pytest
 
 import powertrip
 from powertrip.coordination.setup import DATA_VARIABLE, Setup
-from powertrip.simulation.fingerprint import cell_key, data_version, source_version
+from powertrip.experiments.fingerprint import cell_key, data_version, source_version
 
 SCENARIO = """
 sites:
@@ -73,9 +73,10 @@ def test_another_version_of_powertrip_makes_other_cells(scenario, monkeypatch):
 
 def test_the_source_s_version_is_that_of_all_that_runs(tmp_path, monkeypatch):
     versions = []
-    (tmp_path / "simulation").mkdir()
+    for room in ("experiments", "simulation"):
+        (tmp_path / room).mkdir()
     monkeypatch.setattr(powertrip, "__file__", str(tmp_path / "__init__.py"))
-    for name in ("a.py", "simulation/figures.py", "simulation/engine.py"):
+    for name in ("a.py", "experiments/figures.py", "simulation/engine.py"):
         (tmp_path / name).write_text("x = 1\n")
         source_version.cache_clear()
         versions.append(source_version())

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from powertrip.simulation import backends
-from powertrip.simulation.backends import (
+from powertrip.experiments import backends
+from powertrip.experiments.backends import (
     BackendError,
     WorkerDied,
     known_backend,

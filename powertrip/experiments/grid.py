@@ -15,11 +15,11 @@ from pydantic import Field, ValidationError, field_validator
 from powertrip.config import default_path, parse_yaml, problems_in, read_yaml
 from powertrip.coordination.setup import Setup
 from powertrip.errors import ConfigError
+from powertrip.experiments.cell import ROUND_COLUMNS, SUMMARY_COLUMNS
+from powertrip.experiments.figures import FigureSettings
+from powertrip.experiments.fingerprint import cell_key
+from powertrip.experiments.table import Value
 from powertrip.settings import Settings
-from powertrip.simulation.cell import ROUND_COLUMNS, SUMMARY_COLUMNS
-from powertrip.simulation.figures import FigureSettings
-from powertrip.simulation.fingerprint import cell_key
-from powertrip.simulation.table import Value
 
 Overrides: TypeAlias = dict[str, Any]
 Axis: TypeAlias = list[Any] | dict[str | int | float, Overrides | None]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from powertrip.coordination.setup import Setup
+from powertrip.experiments.cell import ROUND_COLUMNS, SUMMARY_COLUMNS, RoundRecorder, run_cell
 from powertrip.simulation import engine
-from powertrip.simulation.cell import ROUND_COLUMNS, SUMMARY_COLUMNS, RoundRecorder, run_cell
 from powertrip.telemetry import events
 from powertrip.telemetry.events import EVENT_ADAPTER
 

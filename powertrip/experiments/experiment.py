@@ -17,8 +17,8 @@ import yaml
 from rich.console import Console
 
 from powertrip.errors import PowerTripError
-from powertrip.simulation.backends import Backend, known_backend, unordered
-from powertrip.simulation.cell import (
+from powertrip.experiments.backends import Backend, known_backend, unordered
+from powertrip.experiments.cell import (
     ROUND_COLUMNS,
     SUMMARY_COLUMNS,
     CellResult,
@@ -26,11 +26,11 @@ from powertrip.simulation.cell import (
     run_cell,
     simulate_with_one_thread,
 )
-from powertrip.simulation.drawing import draw
-from powertrip.simulation.grid import Cell, Experiment, plan_experiment
-from powertrip.simulation.progress import Progress, show_cells, show_results
-from powertrip.simulation.store import Store
-from powertrip.simulation.table import Row, replace_file, write_table
+from powertrip.experiments.drawing import draw
+from powertrip.experiments.grid import Cell, Experiment, plan_experiment
+from powertrip.experiments.progress import Progress, show_cells, show_results
+from powertrip.experiments.store import Store
+from powertrip.experiments.table import Row, replace_file, write_table
 
 SUMMARY_TABLE = "summary.csv"
 ROUNDS_TABLE = "rounds.csv"

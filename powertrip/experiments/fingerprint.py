@@ -20,25 +20,9 @@ _WITHOUT_EFFECT: dict[str, Any] = {
 }
 """Settings that change where and how a run is shown, not what it comes to."""
 
-_NOT_RUN = {
-    "cli.py",
-    "launcher.py",
-    "train.py",
-    *(
-        f"simulation/{name}.py"
-        for name in (
-            "backends",
-            "experiment",
-            "figures",
-            "grid",
-            "progress",
-            "store",
-            "table",
-            "threads",
-        )
-    ),
-}
-"""Modules of the package that no cell runs; nor does it run those of `runtime`."""
+_NOT_RUN = {"cli.py", "launcher.py", "train.py"}
+_ROOMS_NOT_RUN = {"experiments", "runtime"}
+"""Modules and rooms of the package that what a cell comes to does not depend on."""
 
 
 def cell_key(setup: Setup) -> str:
@@ -118,6 +102,6 @@ def source_version() -> str:
     hasher = hashlib.blake2b(digest_size=10)
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        if name not in _NOT_RUN and not name.startswith("runtime/"):
+        if name not in _NOT_RUN and name.partition("/")[0] not in _ROOMS_NOT_RUN:
             hasher.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return hasher.hexdigest()

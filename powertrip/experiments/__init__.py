@@ -1,0 +1,1 @@
+"""Grids of simulated runs: policies, settings and seeds against each other."""

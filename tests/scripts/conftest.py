@@ -1,0 +1,1 @@
+from tests.experiments.pretend import pretend as pretend
