@@ -27,8 +27,13 @@ class KappaEstimator:
     The average of m of a round's k updates is tried beside that of all of them. Then
     ``r = gain_m/gain_k = m (k+kappa) / (k (m+kappa))``, so that ``kappa = m k (1-r) / (r k - m)``:
     a single r is far too noisy for that, which has a pole where noise alone remains. Instead every
-    kappa on a logarithmic grid is weighed by how well it explains all the ``ln r`` so far, with an
-    unknown level of noise; the estimate is the weighted mean of ``ln kappa``.
+    kappa on a logarithmic grid is weighed by how well it explains all pairs of gains so far, with
+    an unknown level of noise; the estimate is the weighted mean of ``ln kappa``.
+
+    A pair counts by its direction, the angle whose tangent is r. Near r = 1 a difference of angles
+    is half of one of ``ln r``, and an angle has meaning where a gain is negative: a half whose
+    average does harm while that of all helps says that many are needed. Such pairs are most of
+    those towards the plateau; without them kappa would be learned from the lucky ones.
 
     Parameters
     ----------
@@ -56,7 +61,8 @@ class KappaEstimator:
 
         Returns
         -------
-        Whether it said anything: it does not where a gain is not positive or m is not below k.
+        Whether it said anything: it does not where both gains are 0, where one is no number, or
+        where m is not below k.
         """
         size = math.hypot(gain_part, gain_all)
         if not (0 < part < members and 0 < size < math.inf):

@@ -46,9 +46,10 @@ class IdxSettings(Settings):
     """Use only this many of the training samples; null means all."""
     test_samples: int | None = Field(default=None, ge=1)
     """Use only this many of the test samples; null means all."""
-    model: Literal["small", "cnn"] = "small"
-    """What learns them: small, with 20,746 parameters for 28 x 28 pixels and ten classes, or cnn,
-    with 105,866 and a step that takes some ten times as long."""
+    model: Literal["small", "cnn", "mlp"] = "small"
+    """What learns them: small, with 20,746 parameters for 28 x 28 pixels and ten classes; cnn, with
+    105,866 and a step that takes some ten times as long; or mlp, with 25,450 and a step that takes
+    a tenth, for grids of many runs."""
 
     @field_validator("dataset")
     @classmethod

@@ -130,6 +130,17 @@ def test_who_has_taken_part_and_how_long_it_took_is_known(make):
     np.testing.assert_allclose(after.own_round_s, [2.1, 3.1, math.nan])
     # What was observed before does not change with it.
     assert seen.last_seen.tolist() == [0, 0, 0]
+
+
+def test_with_overlap_a_round_is_the_longer_of_its_parts(three_sites):
+    config = selecting(three_sites, clock="measured")
+    exchange = config.exchange.model_copy(update={"overlap": True})
+    config = config.model_copy(update={"exchange": exchange})
+    observer = Observer(three_sites.build_world(), config, three_sites.ready())
+    learn(observer, [report(0, 4), report(1, 4, local_s=2.0)], exchange_s=1.1)
+    seen = observe(observer)
+    assert seen.overlap is True
+    np.testing.assert_allclose(seen.own_round_s, [1.1, 2.0, math.nan])
     assert (seen.kappa, seen.h0) == (10, 5)
     np.testing.assert_allclose(seen.used_power_w, [2000, 1000, 500])
 
@@ -277,12 +288,12 @@ def test_kappa_is_learned_from_the_trials_of_all_members_together(make):
 
 def test_trials_that_say_nothing_leave_kappa_as_it_is(make):
     told = trial(before=2.0, after=1.6, half_a=1.75, half_b=1.75)
-    worse = trial(before=2.0, after=2.6, half_a=1.75, half_b=1.75)
+    same = trial(before=2.0, after=2.0, half_a=2.0, half_b=2.0)
     nothing = trial(before=0, after=0, half_a=0, half_b=0, count=0)
     for observer, trials in (
         (make(), (None, None)),
         (make(selection={"learn_kappa": False}), (told, told)),
-        (make(), (told, worse)),
+        (make(), (same, same)),
         (make(), (nothing, nothing)),
     ):
         for _ in range(30):

@@ -62,10 +62,28 @@ def test_what_says_nothing_is_left_out():
     estimator = KappaEstimator()
     said = [
         estimator.learn(8, 4, gain_part, gain_all)
-        for gain_part, gain_all in [(-1, 1), (1, -1), (0, 1), (np.nan, 1), (1, np.inf)]
+        for gain_part, gain_all in [(0, 0), (np.nan, 1), (1, np.nan), (-np.inf, 1), (1, np.inf)]
     ]
     assert not any([*said, estimator.learn(4, 4, 1, 1), estimator.learn(1, 0, 1, 1)])
     assert estimator.kappa == pytest.approx(10, rel=0.01)
+
+
+def test_halves_that_do_harm_ask_for_more_members():
+    few, many, both = KappaEstimator(), KappaEstimator(), KappaEstimator()
+    for _ in range(10):
+        assert few.learn(40, 20, 0.9, 1.0)
+        assert many.learn(40, 20, -0.5, 1.0)
+        assert both.learn(40, 20, -1.0, -0.3)
+    assert few.kappa < 10 < min(many.kappa, both.kappa)
+    # As noisy as this, but without any that is negative: those with a positive gain alone mislead.
+    told, lucky = KappaEstimator(), KappaEstimator()
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        half, all_ = 40 / 70 + 0.4 * rng.normal(), 80 / 110 + 0.4 * rng.normal()
+        told.learn(80, 40, half, all_)
+        if half > 0.3:
+            lucky.learn(80, 40, half, all_)
+    assert lucky.kappa < 0.8 * told.kappa
 
 
 def test_one_outlier_does_not_move_it():

@@ -123,6 +123,18 @@ def test_the_cnn_is_the_usual_one(tmp_path: Path) -> None:
     assert torch.allclose(model.module(task.test[0]), x, atol=1e-5)
 
 
+def test_the_mlp_has_one_hidden_layer(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (60, 28, 28), dtype=np.uint8)
+    write_set(tmp_path, "mine", images, np.arange(60) % 10)
+    settings = IdxSettings(dataset="custom", train="mine", model="mlp")
+    task = IdxImages(settings, data_dir=None, base_dir=tmp_path)
+    model = initial_model(task, seed=0)
+    assert model.parameters_size == 784 * 32 + 32 + 32 * 10 + 10 == 25_450
+    w1, b1, w2, b2 = (p.detach() for p in model.module.parameters())
+    x = F.relu(F.linear(task.test[0].flatten(1) / 255, w1, b1))
+    assert torch.allclose(model.module(task.test[0]), F.linear(x, w2, b2), atol=1e-5)
+
+
 def test_the_cnn_takes_other_sizes(tmp_path: Path) -> None:
     def cnn(height: int, width: int) -> IdxImages:
         name = f"of{height}x{width}"
