@@ -35,6 +35,7 @@ def launch(path: Path | None, overrides: Sequence[str], *, json_summary: bool = 
     """
     try:
         setup = Setup.resolve(path, overrides, json_summary=json_summary)
+        setup.check_real()
         setup.build_world()
     except PowerTripError as error:
         print(f"powertrip: {error}", file=sys.stderr, flush=True)  # noqa: T201

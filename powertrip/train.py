@@ -60,6 +60,7 @@ def _supervise(options: argparse.Namespace) -> int:
     rank = int(os.environ["RANK"])
     try:
         setup = Setup.resolve(options.config, options.overrides, json_summary=options.json)
+        setup.check_real()
         world = setup.build_world()
         check_world_size(int(os.environ["WORLD_SIZE"]), len(setup.config.sites.selected))
         setup = replace(setup, links=join_links(setup.config, world, os.environ))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from powertrip import __version__, cli
+from powertrip import __version__, cli, train
 from powertrip.config import default_path, load_config
 from powertrip.errors import ConfigError, InputError
 
@@ -133,6 +134,19 @@ def test_train_refuses_bad_settings_before_anything_starts(powertrip, tmp_path):
     done = powertrip("train", f"runtime.run_dir={tmp_path / 'runs'}", "sites.count=9")
     assert done.returncode == 2
     assert "count is 9 but there are only 8 sites" in done.stderr
+
+
+def test_a_real_run_refuses_what_only_simulations_know(powertrip, tmp_path, monkeypatch, capsys):
+    done = powertrip("train", f"runtime.run_dir={tmp_path / 'runs'}", "exchange.overlap=true")
+    assert done.returncode == 2
+    assert "exchange.overlap: true is for `powertrip simulate` so far" in done.stderr
+    # Under torchrun, too.
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert train.main(["exchange.codec=int8"]) == 2
+    assert "exchange.codec: int8 is for `powertrip simulate` so far" in capsys.readouterr().err
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "runs").exists()
 

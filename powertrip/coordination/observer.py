@@ -15,6 +15,7 @@ from powertrip.coordination.messages import Probed, Ready, Report, Tally, Trial
 from powertrip.coordination.round_model import RoundModel
 from powertrip.selection.kappa import KappaEstimator, prior_h0
 from powertrip.selection.lookahead import HISTORY_ROWS, SAMPLES_A_SEASON
+from powertrip.selection.round_parts import round_of
 from powertrip.selection.types import Decision, Observation
 from powertrip.world.world import World
 
@@ -123,6 +124,7 @@ class Observer:
             exchange_model=self.round_model.exchange_model,
             pair_rtt_s=pair_rtt_s,
             pair_bandwidth=pair_bandwidth,
+            overlap=self._config.exchange.overlap,
         )
 
     def measured(self, seen: Observation) -> Observation:
@@ -172,7 +174,9 @@ class Observer:
             self._exchange.learn(0, exchange_s, model.set_s(members), time_s)
         modelled = [self._world.samples_done(r.site, start_s, r.local_s) for r in reports]
         self._speed.learn(members, [r.samples for r in reports], modelled, time_s)
-        self._own_round_s[members] = np.array([r.local_s for r in reports]) + exchange_s
+        local_s = np.array([r.local_s for r in reports])
+        overlap = self._config.exchange.overlap
+        self._own_round_s[members] = round_of(local_s, exchange_s, overlap=overlap)
 
     def learn_links(self, probed: Probed, *, time_s: float) -> None:
         """Take in what a site has measured of its links."""

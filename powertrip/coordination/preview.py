@@ -13,6 +13,7 @@ from powertrip.coordination.messages import Ready
 from powertrip.coordination.observer import Observer
 from powertrip.coordination.setup import Setup, data_folder
 from powertrip.errors import InputError
+from powertrip.exchange.codec import packed_bytes
 from powertrip.selection.deadlines import expected_steps
 from powertrip.selection.outlook import Outlook, look
 from powertrip.selection.policy import build_policy
@@ -98,7 +99,9 @@ def expected_ready(setup: Setup) -> list[Ready]:
             samples=len(share),
             steps=config.training.steps_per_round(len(share)),
             # The members' weight travels in one slot behind the update.
-            update_bytes=(vector.numel() + 1) * vector.element_size(),
+            update_bytes=packed_bytes(
+                config.exchange.codec, (vector.numel() + 1) * vector.element_size()
+            ),
             digest="",
             backend="nccl" if config.exchange.backend == "nccl" else "gloo",
         )
@@ -174,7 +177,8 @@ def _members(
     steps = expected_steps(observation, decision)
     exchange_s = outlook.terms.delays_s(sites)
     local_s = np.array(decision.work.deadline_s or steps * outlook.terms.step_s[sites])
-    waits_s = np.maximum(decision.predicted_round_s - local_s - exchange_s, 0.0).round(6)
+    own_s = outlook.terms.round_of(local_s, exchange_s)
+    waits_s = np.maximum(decision.predicted_round_s - own_s, 0.0).round(6)
     return tuple(
         PlanMember(
             site=world.names[site],

@@ -12,6 +12,7 @@ from powertrip.config import Config
 from powertrip.coordination.membership import HUB
 from powertrip.coordination.messages import Begin
 from powertrip.selection.exchange_time import Exchange
+from powertrip.selection.round_parts import round_of
 from powertrip.selection.types import ExchangeModel
 from powertrip.world.network import Star
 from powertrip.world.world import World
@@ -48,6 +49,7 @@ class RoundModel:
         self._batch_size = config.training.batch_size
         self._update_bytes = update_bytes
         self._min_delay_s = config.selection.min_delay_s
+        self._overlap = config.exchange.overlap
         self.exchange_model = exchange_model(config, backend)
         self._star = world.star(HUB)
         alone = self.exchange_model == "star"
@@ -105,7 +107,10 @@ class RoundModel:
         """Seconds of one round, by the members in their order.
 
         In the star each member trains and then reaches the hub, and the last one counts; around a
-        ring or through a mesh the exchange begins when the slowest member has trained.
+        ring or through a mesh the exchange begins when the slowest member has trained. With overlap
+        it goes on beside the next training; rounds that are alike are as long as the longer of the
+        two.
         """
         local_s = np.array([self.local_s(begin, site, start_s) for site in begin.members])
-        return float((local_s + self.exchanges_s(begin.members)).max())
+        exchanges_s = self.exchanges_s(begin.members)
+        return float(round_of(local_s, exchanges_s, overlap=self._overlap).max())

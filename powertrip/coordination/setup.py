@@ -11,6 +11,7 @@ from typing import Self
 
 from powertrip.config import Config, default_path, load_config
 from powertrip.coordination.links import REAL_LINKS, Links
+from powertrip.errors import ConfigError
 from powertrip.world.world import World, build_world
 
 DATA_VARIABLE = "POWERTRIP_DATA"
@@ -56,6 +57,23 @@ class Setup:
         """
         path = path or default_path()
         return cls(load_config(path, overrides), path.resolve().parent, json_summary)
+
+    def check_real(self) -> None:
+        """See that nothing is set that only simulations know.
+
+        Raises
+        ------
+        ConfigError
+            Something is.
+        """
+        exchange, problems = self.config.exchange, []
+        so_far = "for `powertrip simulate` so far; a real run takes"
+        if exchange.overlap:
+            problems.append(f"exchange.overlap: true is {so_far} false")
+        if exchange.codec != "none":
+            problems.append(f"exchange.codec: {exchange.codec} is {so_far} none")
+        if problems:
+            raise ConfigError(problems, "the scenario")
 
     def encode(self) -> bytes:
         """As JSON, for a child process's standard input."""

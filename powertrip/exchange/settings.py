@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from powertrip.exchange.codec import Codec
 from powertrip.settings import Settings
 
 
@@ -29,6 +30,12 @@ class ExchangeSettings(Settings):
     algorithm: Literal["auto", "ring", "mesh"] = "auto"
     """How updates are added up: ring (the library's all-reduce, 2(k-1) steps among k sites), mesh
     (two steps, all pairs at once; needs gloo), or auto (mesh with gloo, else ring)."""
+    overlap: bool = False
+    """Whether an exchange goes on beside the training of the next round: its result counts a round
+    later. For `powertrip simulate`."""
+    codec: Codec = "none"
+    """How updates travel: none (float32), or int8 with a scale for 1,024 numbers, a quarter of
+    the bytes. For `powertrip simulate`."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Seconds after which a collective or the building of a group is given up."""
     probe: ProbeSettings = ProbeSettings()

@@ -1,7 +1,8 @@
 """Rounds in which every member trains until its own deadline: what is done, and what it is worth.
 
 A round of length tau leaves site i ``tau - T_i`` for training, and so
-``H_i = floor((tau - T_i) / step_i)`` whole steps, worth ``H_i / (1 + H_i/h0)``.
+``H_i = floor((tau - T_i) / step_i)`` whole steps, worth ``H_i / (1 + H_i/h0)``; with overlap all of
+the round, ``H_i = floor(tau / step_i)``, if ``T_i <= tau``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from powertrip.selection.checks import FloatArray, IntArray
+from powertrip.selection.round_parts import added_s, local_in, round_of
 from powertrip.selection.round_time import RoundTerms
 from powertrip.selection.types import Decision, Observation, Work
 
@@ -44,28 +46,40 @@ class Crew:
         Seconds for the exchange of each, once it has trained.
     h0
         Local steps after which another step is worth half.
+    overlap
+        Whether an exchange goes on beside the training of the next round.
     """
 
     step_s: FloatArray
     delay_s: FloatArray
     h0: float
+    overlap: bool = False
 
     @classmethod
     def of(cls, terms: RoundTerms, members: IntArray) -> Crew:
         """Return the crew of these sites."""
-        return cls(terms.step_s[members], terms.delays_s(members), terms.h0)
+        return cls(terms.step_s[members], terms.delays_s(members), terms.h0, terms.overlap)
 
     @property
     def shortest_s(self) -> float:
         """Length of the round in which everyone can do a step."""
-        return float(np.max(self.step_s + self.delay_s))
+        return float(np.max(self._round_of(self.step_s)))
+
+    def local_s(self, round_s: ArrayLike) -> FloatArray:
+        """Return the seconds for training of each, shape [c, k] for c lengths of the round."""
+        lengths_s = np.asarray(round_s)[..., None]
+        return local_in(lengths_s, self.delay_s, overlap=self.overlap)
+
+    def added_s(self, round_s: float) -> FloatArray:
+        """Return what the exchange of each adds to its training in a round, seconds, shape [k]."""
+        return added_s(self.local_s(round_s), self.delay_s, overlap=self.overlap)
 
     def steps(self, round_s: ArrayLike) -> FloatArray:
         """Return the whole steps that each does, shape [c, k] for c lengths of the round."""
-        round_s = np.asarray(round_s)[..., None]
-        steps = whole_steps(round_s - self.delay_s, self.step_s)
+        steps = whole_steps(self.local_s(round_s), self.step_s)
         # What is left of a long exchange may be rounded to less than the step that has its place.
-        return np.where(round_s >= self.shortest_s, np.maximum(steps, 1.0), steps)
+        enough = np.asarray(round_s)[..., None] >= self.shortest_s
+        return np.where(enough, np.maximum(steps, 1.0), steps)
 
     def worth(self, round_s: ArrayLike) -> FloatArray:
         """Return what the work of all is worth, in steps; 0 if someone cannot do a step."""
@@ -75,7 +89,7 @@ class Crew:
 
     def trimmed_s(self, round_s: ArrayLike) -> FloatArray:
         """Return the shortest rounds in which all do the same steps as in those of `round_s`."""
-        return np.asarray((self.delay_s + self.steps(round_s) * self.step_s).max(axis=-1))
+        return np.asarray(self._round_of(self.steps(round_s) * self.step_s).max(axis=-1))
 
     def best_round_s(self) -> float:
         """Return the length of the round in which they do the most worth per second."""
@@ -92,7 +106,10 @@ class Crew:
 
     def work(self, round_s: float) -> Work:
         """Return until when each trains in a round of length `round_s`."""
-        return Work(deadline_s=tuple(np.maximum(round_s - self.delay_s, 0.0).tolist()))
+        return Work(deadline_s=tuple(np.maximum(self.local_s(round_s), 0.0).tolist()))
+
+    def _round_of(self, local_s: ArrayLike) -> FloatArray:
+        return round_of(local_s, self.delay_s, overlap=self.overlap)
 
 
 @dataclass(frozen=True)
@@ -123,15 +140,16 @@ def prefix_sums(
     ----------
     length_s
         Length of the round; of the training alone, which is then the same for all members, where
-        the exchange depends on the whole set.
+        the exchange depends on the whole set. With overlap a prefix whose exchange is longer then
+        trains no more than that, and waits.
     weights
         What a second of training counts at each site, shape [m, n]; m may be 0.
     """
     if terms.pairs is None:
         round_s = np.full(order.size, length_s)
-        local_s = round_s - terms.delay_s[order]
+        local_s = terms.local_in(round_s, terms.delay_s[order])
     else:
-        round_s = length_s + terms.pairs.prefixes_s(order)
+        round_s = terms.round_of(length_s, terms.pairs.prefixes_s(order))
         local_s = np.full(order.size, length_s)
     steps = whole_steps(local_s, terms.step_s[order])
     able = np.minimum.accumulate(steps) >= 1
@@ -153,14 +171,14 @@ class PrefixRounds:
     ----------
     round_s
         Length, within the grid of lengths that are weighed.
-    delay_s
-        Mean exchange of a member.
+    added_s
+        Mean of what the exchange of a member adds to its training.
     worth
         Mean worth of a member's work.
     """
 
     round_s: FloatArray
-    delay_s: FloatArray
+    added_s: FloatArray
     worth: FloatArray
 
 
@@ -169,11 +187,12 @@ def prefix_rounds(terms: RoundTerms, order: IntArray) -> PrefixRounds:
     k = np.arange(1, order.size + 1)
     if terms.pairs is None:
         delay_s = np.cumsum(terms.delay_s[order]) / k
-        shortest_s = np.maximum.accumulate(terms.step_s[order] + terms.delay_s[order])
+        each_s = terms.round_of(terms.step_s[order], terms.delay_s[order])
+        shortest_s = np.maximum.accumulate(each_s)
         low_s = float(shortest_s.min())
     else:
         delay_s = terms.pairs.prefixes_s(order)
-        shortest_s = np.maximum.accumulate(terms.step_s[order]) + delay_s
+        shortest_s = terms.round_of(np.maximum.accumulate(terms.step_s[order]), delay_s)
         low_s = float(terms.step_s[order[0]])
     # At the shortest round everyone can do a step, which makes it a candidate of every prefix.
     round_s, mean_worth = shortest_s, np.full(k.size, worth(np.ones(1), terms.h0)[0])
@@ -184,7 +203,8 @@ def prefix_rounds(terms: RoundTerms, order: IntArray) -> PrefixRounds:
         better = mean * round_s > mean_worth * sums.round_s
         round_s = np.where(better, sums.round_s, round_s)
         mean_worth = np.where(better, mean, mean_worth)
-    return PrefixRounds(round_s, delay_s, mean_worth)
+    # With overlap the exchange of each fits into its round, all of which it trains for.
+    return PrefixRounds(round_s, np.zeros(k.size) if terms.overlap else delay_s, mean_worth)
 
 
 def expected_steps(observation: Observation, decision: Decision) -> IntArray:

@@ -162,7 +162,9 @@ class Planner:
         progress = crew.worth(round_s) / (members.size + o.kappa)
         same = np.array_equal(np.sort(members), np.sort(o.member_sites))
         switch_s = 0.0 if same else o.rebuild_s
-        drawn = self.objective.per_s[:, members] @ (round_s - crew.delay_s[:, None])
+        drawn = self.objective.per_s[:, members] @ self.terms.local_in(
+            round_s, crew.delay_s[:, None]
+        )
         efficiency = self._efficiency(round_s, progress, drawn, switch_s)
         best = int(np.argmax(efficiency * _EVEN >= efficiency.max()))
         if efficiency[best] <= 0:
@@ -233,8 +235,8 @@ class Planner:
         if terms.pairs is None:
             return self.plan(members, Crew.of(terms, members), lengths)
         exchange_s = terms.pairs.prefixes_s(order)[k - 1]
-        crew = Crew(terms.step_s[members], np.full(k, exchange_s), terms.h0)
-        return self.plan(members, crew, np.asarray(lengths) + exchange_s)
+        crew = Crew(terms.step_s[members], np.full(k, exchange_s), terms.h0, terms.overlap)
+        return self.plan(members, crew, terms.round_of(lengths, exchange_s))
 
     def _efficiency(
         self, round_s: FloatArray, progress: FloatArray, drawn: FloatArray, switch_s: float
@@ -252,7 +254,9 @@ class Planner:
                 self._orders[seats] = ranked(cost, self.pool, seated, self.seat_margin)
             return self._orders[seats]
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            local_s = np.where(self.pool, np.maximum(length_s - terms.delay_s, 0.0), 0.0)
+            local_s = np.where(
+                self.pool, np.maximum(terms.local_in(length_s, terms.delay_s), 0.0), 0.0
+            )
             able = self.pool & (whole_steps(local_s, terms.step_s) >= 1)
             cost = terms.step_s / local_s
             if not self.objective.only_time:
@@ -268,7 +272,7 @@ class Planner:
     def _lengths_s(self) -> FloatArray:
         """Return the grid, between whose ends the best plan lies."""
         terms, fewest = self.terms, self.fewest
-        needed_s = terms.step_s + terms.delay_s
+        needed_s = terms.round_of(terms.step_s, terms.delay_s)
         cost = needed_s if terms.pairs is None else terms.own_s
         first = ranked(self._due_first(cost), self.pool)[:fewest]
         shortest_s = Crew.of(terms, first).shortest_s

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from powertrip.selection.checks import BoolArray, FloatArray, IntArray
 from powertrip.selection.errors import NoUsableSite
 from powertrip.selection.exchange_time import Exchange, PairExchange
+from powertrip.selection.round_parts import added_s, local_in, round_of
 from powertrip.selection.types import Observation, Work
 
 __all__ = [
@@ -36,7 +38,8 @@ class RoundTerms:
         Seconds for one exchange with the hub; infinite without a link. Sites are ranked by it under
         every model of the exchange.
     own_s
-        Seconds for the base work and one exchange: the round of a site on its own.
+        Seconds for the base work and one exchange, beside it with overlap: the round of a site on
+        its own.
     power_w
         Watts available now.
     usable
@@ -47,6 +50,8 @@ class RoundTerms:
         Local steps after which another step is worth half.
     pairs
         The exchange, where it goes around a ring or through a mesh; None in the star.
+    overlap
+        Whether an exchange goes on beside the training of the next round.
     """
 
     step_s: FloatArray
@@ -58,6 +63,19 @@ class RoundTerms:
     base_steps: IntArray
     h0: float = 10.0
     pairs: PairExchange | None = None
+    overlap: bool = False
+
+    def round_of(self, local_s: ArrayLike, delay_s: ArrayLike) -> FloatArray:
+        """See `round_parts.round_of`."""
+        return round_of(local_s, delay_s, overlap=self.overlap)
+
+    def local_in(self, round_s: ArrayLike, delay_s: ArrayLike) -> FloatArray:
+        """See `round_parts.local_in`."""
+        return local_in(round_s, delay_s, overlap=self.overlap)
+
+    def added_s(self, local_s: ArrayLike, delay_s: ArrayLike) -> FloatArray:
+        """See `round_parts.added_s`."""
+        return added_s(local_s, delay_s, overlap=self.overlap)
 
     def exchange_s(self, order: IntArray) -> FloatArray:
         """Longest exchange among the first k sites of `order`, at index k - 1; seconds."""
@@ -91,7 +109,7 @@ def round_terms(observation: Observation, min_delay_s: float) -> RoundTerms:
             correction=o.communication_correction,
         )
         delay_s = np.where(o.reachable, exchange.delay_s, np.inf)
-        own_s = o.base_steps * step_s + delay_s
+        own_s = round_of(o.base_steps * step_s, delay_s, overlap=o.overlap)
     usable = o.reachable & (o.power_w > 0) & (own_s <= LONGEST_ROUND_S)
     if not usable.any():
         raise NoUsableSite(
@@ -108,6 +126,7 @@ def round_terms(observation: Observation, min_delay_s: float) -> RoundTerms:
         base_steps=o.base_steps,
         h0=o.h0,
         pairs=exchange.pairs,
+        overlap=o.overlap,
     )
 
 
@@ -123,4 +142,4 @@ def predicted_round_s(terms: RoundTerms, members: IntArray, work: Work) -> float
         local_s = np.asarray(work.steps) * terms.step_s[members]
     else:
         local_s = np.asarray(work.deadline_s)
-    return float(np.max(local_s + terms.delays_s(members)))
+    return float(np.max(terms.round_of(local_s, terms.delays_s(members))))

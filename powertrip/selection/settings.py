@@ -117,7 +117,9 @@ class SelectionSettings(Settings):
     """Number of sites at the start, null for a quarter of them but at least 2 (powertrip)."""
 
     min_members: int = Field(default=1, ge=1)
-    """Smallest number of sites, as far as that many are usable (powertrip and together)."""
+    """Smallest number of sites, as far as that many are usable (powertrip and together). One alone
+    has only its own data, and no halves to learn kappa from: write 2 or more where the hub's own
+    link is free and the others are far."""
 
     min_delay_s: float = Field(default=0.01, ge=1e-6, le=1e6)
     """Shortest delay of an exchange in seconds that any site, even the hub's, is charged."""

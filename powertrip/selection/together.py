@@ -124,7 +124,7 @@ def _price(o: Observation, due: BoolArray, best: Plan, free: Plan) -> str:
 
 
 def _line(plan: Plan, unit: float, chosen: bool) -> Candidate:
-    communication_s = float(plan.crew.delay_s.mean())
+    communication_s = float(plan.crew.added_s(plan.round_s).mean())
     return Candidate(
         k=plan.members.size,
         gain=unit * plan.progress,

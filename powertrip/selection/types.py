@@ -95,6 +95,8 @@ class Observation:
     measured_gains
         Gain of a round by number of members, as a simulation has measured it by running each
         from the same snapshot; keys are counts. For the projector `oracle` alone.
+    overlap
+        Whether an exchange goes on beside the training of the next round.
 
     Fields after `names` may be left out, and are missing in older logs.
 
@@ -144,6 +146,7 @@ class Observation:
     pair_rtt_s: FloatArray | None = None
     pair_bandwidth: FloatArray | None = None
     measured_gains: Mapping[int, float] = field(default_factory=dict)
+    overlap: bool = False
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -240,6 +243,8 @@ class Observation:
             )
         if (self.pair_rtt_s is None) != (self.pair_bandwidth is None):
             raise RecordError("observation.pair_rtt_s and pair_bandwidth: expected both or neither")
+        if not isinstance(self.overlap, bool):
+            raise RecordError(f"observation.overlap: expected true or false, got {self.overlap!r}")
         for name in ("pair_rtt_s", "pair_bandwidth"):
             value = getattr(self, name)
             if value is None:

@@ -19,6 +19,7 @@ class RoundTimes:
 
     compute_s: FloatArray
     communication_s: FloatArray
+    """What the exchange adds to the training."""
     worth: FloatArray | None = None
     """Mean worth of a member's local work, where it differs between prefixes."""
 
@@ -50,12 +51,13 @@ class Straggler:
         """Return the two parts of the slowest site's round, for every prefix."""
         if terms.pairs is not None:
             local_s = terms.base_steps[order] * terms.step_s[order]
-            return RoundTimes(np.maximum.accumulate(local_s), terms.exchange_s(order))
+            return _one_after_all(terms, order, np.maximum.accumulate(local_s))
         own_s = terms.own_s[order]
         slower = np.append(True, own_s[1:] > np.maximum.accumulate(own_s)[:-1])
         slowest = np.maximum.accumulate(np.where(slower, np.arange(order.size), 0))
         site = order[slowest]
-        return RoundTimes(terms.base_steps[site] * terms.step_s[site], terms.delay_s[site])
+        local_s = terms.base_steps[site] * terms.step_s[site]
+        return RoundTimes(local_s, terms.added_s(local_s, terms.delay_s[site]))
 
     def work(self, terms: RoundTerms, members: IntArray) -> Work:
         """Return the base steps for every member."""
@@ -75,7 +77,7 @@ class Pooled:
         step_s = terms.step_s[order]
         shared_s = self._total_steps(terms) / np.cumsum(1 / step_s)
         one_step_s = np.maximum.accumulate(step_s)
-        return RoundTimes(np.maximum(shared_s, one_step_s), terms.exchange_s(order))
+        return _one_after_all(terms, order, np.maximum(shared_s, one_step_s))
 
     def work(self, terms: RoundTerms, members: IntArray) -> Work:
         """Return whole steps that add up to the total, unless the minimum of 1 exceeds it."""
@@ -102,7 +104,7 @@ class PooledPaper(Pooled):
     def prefix_times(self, terms: RoundTerms, order: IntArray) -> RoundTimes:
         """Return the time of the split work and the longest delay, for every prefix."""
         shared_s = self._total_steps(terms) / np.cumsum(1 / terms.step_s[order])
-        return RoundTimes(shared_s, terms.exchange_s(order))
+        return _one_after_all(terms, order, shared_s)
 
     def work(self, terms: RoundTerms, members: IntArray) -> Work:
         """Return the base steps for every member."""
@@ -123,7 +125,7 @@ class Mean(Straggler):
         full_s = terms.full_power_step_s[order]
         base_s = np.cumsum(terms.base_steps[order] * full_s) / k
         fraction = np.cumsum(full_s / terms.step_s[order]) / k
-        return RoundTimes(base_s / fraction, terms.exchange_s(order))
+        return _one_after_all(terms, order, base_s / fraction)
 
 
 class Together:
@@ -136,12 +138,17 @@ class Together:
     def prefix_times(self, terms: RoundTerms, order: IntArray) -> RoundTimes:
         """Return the mean member's two parts of the best round, for every prefix."""
         rounds = prefix_rounds(terms, order)
-        return RoundTimes(rounds.round_s - rounds.delay_s, rounds.delay_s, rounds.worth)
+        return RoundTimes(rounds.round_s - rounds.added_s, rounds.added_s, rounds.worth)
 
     def work(self, terms: RoundTerms, members: IntArray) -> Work:
         """Return the deadlines of the best round of `members`."""
         crew = Crew.of(terms, members)
         return crew.work(crew.best_round_s())
+
+
+def _one_after_all(terms: RoundTerms, order: IntArray, compute_s: FloatArray) -> RoundTimes:
+    """Return the rounds in which the longest exchange comes after so much computing."""
+    return RoundTimes(compute_s, terms.added_s(compute_s, terms.exchange_s(order)))
 
 
 WORK_RULES: dict[str, WorkRule] = {

@@ -15,7 +15,9 @@ from powertrip.coordination.messages import Begin, Ready, Report, Tally, Trial
 from powertrip.coordination.observer import Observer
 from powertrip.coordination.setup import Setup
 from powertrip.errors import PowerTripError
+from powertrip.exchange.codec import packed_bytes, packing_s
 from powertrip.selection.types import Observation
+from powertrip.simulation.averaging import Averaging, Parts
 from powertrip.simulation.learner import Learner, Trained, build_learner
 from powertrip.simulation.oracle import PrefixGains
 from powertrip.simulation.timing import Play, VirtualTime
@@ -109,14 +111,26 @@ class Simulation:
         self._vector = learner.initial()
         self._outer = self._new_outer()
         self._mean = torch.zeros_like(self._vector)
+        self._overlap = self._config.exchange.overlap
+        self._late = torch.zeros_like(self._vector)  # with overlap: the mean that is on its way
+        self._averaging = Averaging(
+            self._config.exchange,
+            learner,
+            self._vector,
+            lr=self._config.outer.learning_rate,
+        )
+        self._float_bytes = self._config.simulation.update_bytes or learner.update_bytes
         ready = self._ready()
         self._update_bytes = ready[HUB].update_bytes
         self._observer = Observer(world, self._config, ready)
+        star = self._observer.round_model.exchange_model == "star"
         self._clock = VirtualTime(
             self._config,
             world,
             self._observer.round_model,
-            join_bytes=self._join_bytes(),
+            # In a star the hub keeps the rest.
+            join_bytes=self._float_bytes if star else self._join_bytes(),
+            packing_s=packing_s(self._config.exchange.codec, self._float_bytes),
         )
         self._course = Course(self._config, world, self._observer, self._clock, telemetry)
         if self._config.selection.projector == "oracle":
@@ -167,10 +181,16 @@ class Simulation:
     def _play(self, begin: Begin, round_: int, play: Play) -> list[Report]:
         """Train, average, take the outer step, evaluate; the members' reports."""
         tried = self._try_halves(begin)
-        trained = self._average(begin, round_, play)
+        trained, parts = self._average(begin, round_, play)
+        if self._overlap:
+            self._mean, self._late = self._late, self._mean
+        elif parts is not None:
+            self._halves = self._halved(play, self._mean, parts)
         self._outer.step(self._vector, self._mean)
         validation, test = self._evaluate(round_, play.end_s)
         self._validated = validation
+        if self._overlap and parts is not None:  # tried where the mean will be applied
+            self._halves = self._halved(play, self._late, parts)
         state = digest(self._vector, self._outer.state)
         norm = float(self._mean.norm())
         first = play.members[0]
@@ -204,39 +224,31 @@ class Simulation:
             for done, local_s in zip(trained, play.local_s, strict=True)
         ]
 
-    def _average(self, begin: Begin, round_: int, play: Play) -> list[Trained]:
-        """Leave the mean update, weighted by samples, in `_mean`; what the members did."""
+    def _average(self, begin: Begin, round_: int, play: Play) -> tuple[list[Trained], Parts | None]:
+        """Leave the mean update in `_mean`; the means of halves, too, where these are tried."""
         half = frozenset(begin.half) & frozenset(play.members)
         tries = round_ == begin.first_round and 0 < len(half) < len(play.members)
-        tries = tries and self._learner.size > 1
-        before = self._vector.clone() if tries else self._vector
-        part = torch.zeros_like(self._mean) if tries else None
-        self._mean.zero_()
-        total = part_total = 0
-        trained: list[Trained] = []
-        work = list(zip(play.members, play.steps, strict=True))
-        for done in self._learner.train(self._vector, round_, work):
-            self._mean.add_(done.update, alpha=done.samples)
-            total += done.samples
-            if part is not None and done.site in half:
-                part.add_(done.update, alpha=done.samples)
-                part_total += done.samples
-            trained.append(done)
-        if part is not None:
-            rest = (self._mean - part) / (total - part_total)
-            self._mean /= total
-            self._halves = _Halves(
-                members=frozenset(play.members),
-                part=len(play.members) / 2,
-                before=before,
-                validated=self._validated,
-                all=before - self._mean,
-                half_a=before - part / part_total,
-                half_b=before - rest,
-            )
-        else:
-            self._mean /= total
-        return trained
+        return self._averaging.average(
+            self._vector,
+            round_,
+            list(zip(play.members, play.steps, strict=True)),
+            out=self._mean,
+            half=half if tries and self._learner.size > 1 else (),
+            alone=len(play.members) == 1 and self._observer.round_model.exchange_model != "star",
+        )
+
+    def _halved(self, play: Play, mean: Tensor, parts: Parts) -> _Halves:
+        """What a mean and its halves make of the model as it is."""
+        before = self._vector.clone()
+        return _Halves(
+            members=frozenset(play.members),
+            part=len(play.members) / 2,
+            before=before,
+            validated=self._validated,
+            all=before - mean,
+            half_a=before - parts.half,
+            half_b=before - parts.rest,
+        )
 
     def _try_halves(self, begin: Begin) -> Trial | None:
         """Evaluate the halves of the round before, where its group is still together."""
@@ -307,7 +319,7 @@ class Simulation:
                 site=site,
                 samples=samples,
                 steps=config.training.steps_per_round(samples),
-                update_bytes=config.simulation.update_bytes or learner.update_bytes,
+                update_bytes=packed_bytes(config.exchange.codec, self._float_bytes),
                 digest="",
                 backend="nccl" if config.exchange.backend == "nccl" else "gloo",
             )
@@ -315,9 +327,14 @@ class Simulation:
         ]
 
     def _join_bytes(self) -> int:
-        """What a newcomer receives: the model, and the state of the outer step in proportion."""
+        """What a newcomer receives, never packed, in proportion to the model.
+
+        That is the model and the state of the outer step, and with overlap the mean that is on its
+        way, which in a star comes from the hub a round later.
+        """
         share = 1 + self._outer.state.numel() / self._vector.numel()
-        return round(self._update_bytes * share)
+        late = self._overlap and self._observer.round_model.exchange_model != "star"
+        return round(self._float_bytes * (share + late))
 
     def _bytes_sent(self, members: int) -> int:
         """What each member sends in an exchange."""

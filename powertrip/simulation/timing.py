@@ -68,6 +68,8 @@ class Play:
         Members that are gone by the end of the round: their work is lost.
     newcomers
         Members that receive the model.
+    exchanged_s
+        When the exchange of each member ends; with overlap that is after the round.
     """
 
     members: tuple[int, ...]
@@ -79,6 +81,7 @@ class Play:
     exchange_s: float
     failed: tuple[int, ...] = ()
     newcomers: tuple[int, ...] = ()
+    exchanged_s: tuple[float, ...] = ()
 
     @property
     def trains_s(self) -> float:
@@ -94,6 +97,10 @@ class VirtualTime:
     before is committed. A new group is built while the round before it is trained, and delays the
     next one only where it is not ready; newcomers wait for the model.
 
+    With overlap the exchange of a round goes on beside the training of the next one. A round ends
+    when all are ready for its exchange, and that of the round before has ended; the last of a run
+    is not waited for, as the model that the run ends with does not hold it.
+
     Parameters
     ----------
     config, world
@@ -102,11 +109,22 @@ class VirtualTime:
         How long an exchange takes.
     join_bytes
         Size of what a newcomer receives: the model and the state of the outer step.
+    packing_s
+        Seconds of every exchange for packing and unpacking.
     """
 
-    def __init__(self, config: Config, world: World, model: RoundModel, *, join_bytes: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        world: World,
+        model: RoundModel,
+        *,
+        join_bytes: int,
+        packing_s: float = 0.0,
+    ) -> None:
         self._config, self._world, self._model = config, world, model
-        self._join_bytes = join_bytes
+        self._join_bytes, self._packing_s = join_bytes, packing_s
+        self._overlap = config.exchange.overlap
         self._timing = config.simulation.timing
         sites, seed = len(world.names), config.seed
         self._noise = Noise(config.simulation.noise, seed=seed, sites=sites)
@@ -115,6 +133,7 @@ class VirtualTime:
         self._now_s = 0.0
         self._last_round_s: float | None = None  # the group of the first round is built alone
         self._rebuilds: set[int] = set()
+        self._exchanged_s: dict[int, float] = {}  # of the round before, by site
         self._play: Play | None = None
 
     def start(self) -> None:
@@ -175,7 +194,9 @@ class VirtualTime:
             again = self._round(begin, round_, left, start_s, rebuild_s)
             # The others have trained to the end, and then noticed.
             end_s = max(played.end_s, again.end_s) + self._config.simulation.dropouts.notice_s
-            played = replace(again, end_s=end_s)
+            later_s = end_s - again.end_s
+            exchanged_s = tuple(time_s + later_s for time_s in again.exchanged_s)
+            played = replace(again, end_s=end_s, exchanged_s=exchanged_s)
         self._play = replace(
             played,
             failed=tuple(site for site in begin.members if site not in left),
@@ -191,8 +212,9 @@ class VirtualTime:
         self._last_round_s = play.end_s - play.trains_s
         longest_s = max(play.local_s)
         exchange_s = play.exchange_s
-        if self._model.exchange_model == "star":
+        if self._overlap or self._model.exchange_model == "star":
             exchange_s = self._last_round_s - longest_s
+        self._exchanged_s = dict(zip(play.members, play.exchanged_s, strict=True))
         times = RoundTimes(
             local_s=longest_s, exchange_s=exchange_s, evaluation_s=0.0, rebuild_s=play.rebuild_s
         )
@@ -241,15 +263,35 @@ class VirtualTime:
         waited_s = trains_s - self._now_s
         committed_s = self._committed_s(members) - waited_s if round_ > 1 else 0.0
         ready_s = np.maximum(local_s, committed_s)
+        lasts_s, exchanged_s = self._exchanged(members, ready_s, delays_s, trains_s)
         return Play(
             members=tuple(members),
             steps=tuple(steps),
             local_s=tuple(local_s),
             start_s=start_s,
-            end_s=trains_s + float((ready_s + delays_s).max()) + timing.round_s,
+            end_s=trains_s + lasts_s + timing.round_s,
             rebuild_s=rebuild_s,
             exchange_s=float(delays_s.max()),
+            exchanged_s=tuple((trains_s + exchanged_s).tolist()),
         )
+
+    def _exchanged(
+        self,
+        members: Sequence[int],
+        ready_s: npt.NDArray[np.float64],
+        delays_s: npt.NDArray[np.float64],
+        trains_s: float,
+    ) -> tuple[float, npt.NDArray[np.float64]]:
+        """How long a round lasts, and when each member's exchange ends, from its training on."""
+        if not self._overlap:
+            ends_s = ready_s + delays_s
+            return float(ends_s.max()), ends_s
+        last_s = max(self._exchanged_s.values(), default=trains_s)
+        lasts_s = max(float(ready_s.max()), last_s - trains_s)
+        if self._model.exchange_model != "star":
+            return lasts_s, lasts_s + delays_s
+        own_s = np.array([self._exchanged_s.get(site, trains_s) for site in members])
+        return lasts_s, np.maximum(ready_s, own_s - trains_s) + delays_s
 
     def _delays_s(self, members: Sequence[int], round_: int) -> npt.NDArray[np.float64]:
         """The exchange of each member, once it has trained."""
@@ -257,7 +299,7 @@ class VirtualTime:
             return np.zeros(1)
         model_s = self._model.exchanges_s(members)
         factor = self._timing.exchange * self._noise.exchange(round_)
-        return np.asarray(model_s * factor + self._timing.exchange_s)
+        return np.asarray(model_s * factor + self._timing.exchange_s + self._packing_s)
 
     def _committed_s(self, members: Sequence[int]) -> npt.NDArray[np.float64]:
         """Seconds after the round before until each has read that it is committed."""
@@ -272,9 +314,8 @@ class VirtualTime:
         if begin.generation in self._rebuilds and round_ == begin.first_round and len(present) > 1:
             build_s = self._timing.build_round_trips * self._model.farthest_s(present)
             wait_s = max(0.0, build_s - (self._last_round_s or 0.0))
-        # In a star every round holds the way of the model to each member already.
         if self._model.exchange_model == "star":
-            return wait_s
+            return wait_s + self._from_hub_s(set(present).difference(holders))
         busy_s: dict[int, float] = {}
         for way in plan_transfers(present, holders):
             sent_s = self._transfer_s(way.donor, way.newcomer)
@@ -283,6 +324,19 @@ class VirtualTime:
                 raise ModelOutOfReach(names[way.newcomer], names[way.donor], round_)
             busy_s[way.donor] = busy_s.get(way.donor, 0.0) + sent_s
         return wait_s + max(busy_s.values(), default=0.0)
+
+    def _from_hub_s(self, newcomers: Collection[int]) -> float:
+        """How long newcomers wait for the model in a star.
+
+        Not at all where every round holds the way of the model to each member. With overlap the
+        others have it from an exchange in which newcomers had no part, and packed, what travels in
+        a round is the mean update.
+        """
+        if not self._overlap and self._config.exchange.codec == "none":
+            return 0.0
+        sites = list(newcomers)
+        ways_s = self._star.rtt_s[sites] + self._join_bytes / self._star.down[sites]
+        return float(ways_s.max(initial=0.0))
 
     def _transfer_s(self, donor: int, newcomer: int) -> float:
         bandwidth = float(self._world.bandwidth[donor, newcomer])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -66,6 +67,21 @@ def test_the_numbers_of_three_sites(three_sites):
     assert [m.exchange_s for m in plan.members] == pytest.approx(delays_s)
     waits_s = [own_s[2] - s for s in own_s]
     assert [m.waits_s for m in plan.members] == pytest.approx(waits_s, abs=1e-6)
+
+
+def test_overlap_and_int8_count_in_a_plan(three_sites):
+    plain = ("selection.policy=all", "selection.exchange_model=star", "training.local_steps=4")
+    plan = plan_run(
+        with_settings(three_sites, *plain, "exchange.overlap=true", "exchange.codec=int8")
+    )
+    numbers = sum(p.numel() for p in Digits().build_model().parameters()) + 1
+    assert plan.update_bytes == numbers + 4 * math.ceil(numbers / 1024)
+    delays_s = (0.05, 0.1 + 2 * plan.update_bytes / 1e6, 0.2 + 1.5 * plan.update_bytes / 1e6)
+    own_s = [max(40 / speed, delay) for speed, delay in zip((100, 50, 25), delays_s, strict=True)]
+    assert plan.predicted_round_s == pytest.approx(max(own_s))
+    assert {m.site: m.waits_s for m in plan.members} == pytest.approx(
+        dict(zip(("paris", "rome", "oslo"), (max(own_s) - s for s in own_s), strict=True)), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(

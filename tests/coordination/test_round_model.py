@@ -15,20 +15,22 @@ def begin(members, *, steps=None, deadline_s=None) -> Begin:
     )  # fmt: skip
 
 
-def configured(setup, *, model="auto", algorithm="auto"):
+def configured(setup, *, model="auto", algorithm="auto", overlap=False):
     config = setup.config
     return config.model_copy(
         update={
             "selection": config.selection.model_copy(update={"exchange_model": model}),
-            "exchange": config.exchange.model_copy(update={"algorithm": algorithm}),
+            "exchange": config.exchange.model_copy(
+                update={"algorithm": algorithm, "overlap": overlap}
+            ),
         }
     )
 
 
 @pytest.fixture
 def make(three_sites):
-    def make(model: str) -> RoundModel:
-        config = configured(three_sites, model=model)
+    def make(model: str, *, overlap: bool = False) -> RoundModel:
+        config = configured(three_sites, model=model, overlap=overlap)
         return RoundModel(three_sites.build_world(), config, update_bytes=500_000)
 
     return make
@@ -99,6 +101,15 @@ def test_in_a_mesh_the_slowest_pair_counts_twice(make):
     work = begin((0, 1, 2), steps=(4, 4, 1))
     slowest_s = 0.5 + 500_000 / 3 / 1e6
     assert make("mesh").round_s(work, 0.0) == pytest.approx(0.8 + 2 * slowest_s)
+
+
+def test_with_overlap_the_longer_of_training_and_exchange_counts(make):
+    star, mesh = make("star", overlap=True), make("mesh", overlap=True)
+    assert star.round_s(begin((0, 1), steps=(4, 4)), 0.0) == pytest.approx(1.1)
+    assert star.round_s(begin((0, 1), steps=(4, 10)), 0.0) == pytest.approx(2.0)
+    slowest_s = 0.5 + 500_000 / 3 / 1e6
+    assert mesh.round_s(begin((0, 1, 2), steps=(4, 4, 1)), 0.0) == pytest.approx(2 * slowest_s)
+    assert mesh.round_s(begin((0, 1, 2), steps=(4, 10, 1)), 0.0) == pytest.approx(2.0)
 
 
 def test_a_member_alone_is_charged_the_shortest_exchange(make):

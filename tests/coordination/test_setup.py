@@ -8,6 +8,7 @@ import pytest
 
 from powertrip.config import default_path, load_config
 from powertrip.coordination.setup import DATA_VARIABLE, Setup, data_folder
+from powertrip.errors import ConfigError
 
 
 @pytest.mark.parametrize("json_summary", [False, True])
@@ -19,6 +20,17 @@ def test_a_child_process_gets_the_same_setup(three_sites, json_summary):
         assert b"\n" not in data
         assert Setup.decode(data) == setup
         assert json.loads(data)["json_summary"] is json_summary
+
+
+def test_what_only_simulations_know_is_refused(three_sites):
+    three_sites.check_real()
+    config = load_config(None, ["exchange.overlap=true", "exchange.codec=int8"])
+    with pytest.raises(ConfigError, match="for `powertrip simulate` so far") as refused:
+        Setup(config, three_sites.base_dir).check_real()
+    assert [problem.partition(":")[0] for problem in refused.value.problems] == [
+        "exchange.overlap",
+        "exchange.codec",
+    ]
 
 
 def test_every_process_builds_the_same_world(three_sites):

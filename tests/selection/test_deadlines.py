@@ -74,6 +74,38 @@ def test_the_whole_set_sets_the_deadline_in_a_mesh(observe):
     assert Crew.of(terms, np.array([0, 2])).work(0.8).deadline_s == pytest.approx((0.4, 0.4))
 
 
+def test_with_overlap_by_hand(three):
+    terms = round_terms(three.replace(overlap=True), 0.01)
+    crew = Crew.of(terms, np.array([0, 1]))
+    # An exchange of 0.5 s needs a round as long; in it they do 5 steps of 0.1 s and 2 of 0.2 s.
+    assert crew.shortest_s == 0.5
+    assert crew.steps([0.49, 0.5, 0.72]).tolist() == [[0, 2], [5, 2], [7, 3]]
+    np.testing.assert_allclose(crew.trimmed_s([0.72, 0.55]), [0.7, 0.5])
+    assert crew.work(0.7).deadline_s == (0.7, 0.7)
+    assert crew.added_s(0.7).tolist() == [0.0, 0.0]
+    sums = prefix_sums(terms, np.array([1, 0, 2]), 0.7, np.array([[10.0, 20.0, 30.0]]))
+    # 3 and 7 steps; the exchange of site 2 does not fit
+    np.testing.assert_allclose(sums.worth, [3 / 1.3, 3 / 1.3 + 7 / 1.7, 0.0])
+    np.testing.assert_allclose(sums.drawn[0, :2], [14.0, 21.0])
+
+
+def test_with_overlap_in_a_mesh_by_hand(observe):
+    seen = observe(
+        throughput=[100.0, 50.0, 200.0],
+        exchange_model="mesh",
+        pair_rtt_s=np.full((3, 3), 0.4),
+        pair_bandwidth=np.full((3, 3), np.inf),
+        overlap=True,
+    )
+    terms = round_terms(seen, 0.01)
+    sums = prefix_sums(terms, np.array([0, 2, 1]), 0.3, NONE)
+    # 0.3 s are 3, 6 and 1 steps; an exchange takes 0.01 s alone, else 0.4 s
+    np.testing.assert_allclose(sums.round_s, [0.3, 0.4, 0.4])
+    expected = np.cumsum([3 / 1.3, 6 / 1.6, 1 / 1.1])
+    np.testing.assert_allclose(sums.worth, expected)
+    assert Crew.of(terms, np.array([0, 2])).work(0.5).deadline_s == (0.5, 0.5)
+
+
 def test_as_a_work_rule_by_hand(observe):
     seen = observe(throughput=[100.0], delay_s=[0.5], h0=10.0)
     times = WORK_RULES["together"].prefix_times(round_terms(seen, 0.01), np.array([0]))
@@ -94,19 +126,21 @@ def test_expected_steps(three):
     assert expected_steps(three, straggler).tolist() == [20, 20]
 
 
-@given(st.data())
+@given(st.data(), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_all_end_together_and_no_other_length_is_better(any_observation, data):
-    seen = data.draw(any_observation())
+def test_all_end_together_and_no_other_length_is_better(any_observation, data, overlap):
+    seen = data.draw(any_observation()).replace(overlap=overlap)
     terms = round_terms(seen, 0.01)
     members = np.flatnonzero(terms.usable)
     crew = Crew.of(terms, members)
     round_s = crew.best_round_s()
     local_s = np.array(crew.work(round_s).deadline_s)
-    np.testing.assert_allclose(local_s + terms.delay_s[members], round_s)
+    expected_s = 0.0 if overlap else terms.delay_s[members]
+    np.testing.assert_allclose(local_s + expected_s, round_s)
+    assert (terms.delay_s[members] <= round_s).all()
 
     def per_second(length_s):
-        steps = whole_steps(length_s - terms.delay_s[members], terms.step_s[members])
+        steps = whole_steps(length_s - expected_s, terms.step_s[members])
         return worth(steps, terms.h0).sum() / length_s
 
     assert whole_steps(local_s, terms.step_s[members]).min() >= 1

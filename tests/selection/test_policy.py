@@ -39,14 +39,20 @@ PER_SITE += ["reachable", "distance_m", "base_steps", "used_power_w", "last_seen
 
 @st.composite
 def under_any_model(draw, observations, missing=0.1):
-    """Draw observations with links between all sites, too, of which some are missing."""
+    """Draw observations with links between all sites, too, of which some are missing.
+
+    Half of them with overlap.
+    """
     seen = draw(observations)
     model = draw(st.sampled_from(["star", "ring", "mesh"]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     n = seen.sites
     bandwidth = np.exp(rng.normal(17, 2, (n, n))) * (rng.random((n, n)) >= missing)
     return seen.replace(
-        exchange_model=model, pair_rtt_s=rng.uniform(0.001, 0.3, (n, n)), pair_bandwidth=bandwidth
+        exchange_model=model,
+        pair_rtt_s=rng.uniform(0.001, 0.3, (n, n)),
+        pair_bandwidth=bandwidth,
+        overlap=draw(st.booleans()),
     )
 
 
@@ -126,6 +132,7 @@ def test_efficiency_is_finite_whatever_is_accepted(observe, seed, policy):
         exchange_model=str(rng.choice(["star", "ring", "mesh"])),
         pair_rtt_s=square(1e-9, 1e9, 0.0, np.inf),
         pair_bandwidth=square(1e-3, 1e18, 0.0, np.inf),
+        overlap=bool(rng.random() < 0.5),
     )
     goals = {name: one(1e-3, 10) for name in ("time", "energy", "carbon", "money")}
     options = SelectionSettings(

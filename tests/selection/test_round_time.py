@@ -95,10 +95,23 @@ def test_round_with_deadlines_ends_with_the_last_exchange(observe):
     assert predicted_round_s(terms, np.array([0, 2]), work) == pytest.approx(5.5)
 
 
-@given(st.data(), st.sampled_from(["straggler", "pooled"]))
+def test_with_overlap_the_longer_of_training_and_exchange_counts(observe):
+    # base work: 2, 4 and 1 s
+    terms = round_terms(observe(delay_s=[0.5, 0.25, 3.5], overlap=True), 0.01)
+    assert terms.own_s.tolist() == [2.0, 4.0, 3.5]
+    times = WORK_RULES["straggler"].prefix_times(terms, np.array([0, 2, 1]))
+    np.testing.assert_allclose(times.round_s, [2.0, 3.5, 4.0])
+    np.testing.assert_allclose(times.communication_s, [0.0, 2.5, 0.0])
+    # 600 samples shared by 100, 300 and 350 a second
+    pooled = WORK_RULES["pooled"].prefix_times(terms, np.array([0, 2, 1]))
+    np.testing.assert_allclose(pooled.round_s, [6.0, 3.5, 3.5])
+    assert predicted_round_s(terms, np.arange(3), Work(deadline_s=(3.0, 2.0, 1.0))) == 3.5
+
+
+@given(st.data(), st.sampled_from(["straggler", "pooled"]), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_prefixes_agree_with_the_definition(any_observation, data, name):
-    seen = data.draw(any_observation())
+def test_prefixes_agree_with_the_definition(any_observation, data, name, overlap):
+    seen = data.draw(any_observation()).replace(overlap=overlap)
     terms = round_terms(seen, 0.01)
     order = np.random.default_rng(0).permutation(np.flatnonzero(terms.usable))
     rule = WORK_RULES[name]
@@ -108,11 +121,13 @@ def test_prefixes_agree_with_the_definition(any_observation, data, name):
         speed = seen.throughput[members]
         delay_s = terms.delay_s[members]
         if name == "straggler":
-            expected = max(seen.base_steps[members] * seen.batch_size / speed + delay_s)
+            local_s = seen.base_steps[members] * seen.batch_size / speed
+            expected = max(np.maximum(local_s, delay_s) if overlap else local_s + delay_s)
         else:
             total = seen.base_steps.sum() * seen.batch_size
             shared_s = total / sum(speed)
-            expected = max(shared_s, max(seen.batch_size / speed)) + max(delay_s)
+            local_s = max(shared_s, max(seen.batch_size / speed))
+            expected = max(local_s, *delay_s) if overlap else local_s + max(delay_s)
         assert round_s[k - 1] == pytest.approx(expected)
 
 

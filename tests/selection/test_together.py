@@ -159,10 +159,40 @@ def test_a_mesh_is_weighed_as_a_whole(observe):
     assert len(set(made.work.deadline_s)) == 1
 
 
-@given(st.data())
+def test_with_overlap_all_train_for_the_whole_round(observe):
+    far = observe(throughput=[100.0] * 4, delay_s=[0.1, 0.1, 0.1, 2.0], h0=10.0, kappa=10.0)
+    near = decide(far.replace(overlap=True))
+    # Steps of 0.1 s: two bring 2 / 1.2 in 0.2 s, one 1 / 1.1 in 0.1 s, which is the most a second;
+    # a round of 2 s, into which the fourth exchange fits, brings 20 / 3 in ten times the time.
+    assert near.members == (0, 1, 2)
+    assert near.predicted_round_s == pytest.approx(0.1)
+    assert near.work.deadline_s == pytest.approx((0.1, 0.1, 0.1))
+    line = next(line for line in near.candidates if line.chosen)
+    assert (line.communication_s, line.compute_s) == (0.0, line.round_s)
+    # For two exchanges the round is 2 s or more: in it all do twenty steps.
+    all_four = decide(far.replace(overlap=True), min_members=4)
+    assert all_four.predicted_round_s == pytest.approx(2.0)
+    assert all_four.work.deadline_s == pytest.approx((2.0,) * 4)
+
+
+def test_with_overlap_the_exchange_of_a_mesh_is_the_shortest_round(observe):
+    seen = observe(
+        throughput=[100.0, 50.0],
+        exchange_model="mesh",
+        pair_rtt_s=np.full((2, 2), 1.0),
+        pair_bandwidth=np.full((2, 2), np.inf),
+        overlap=True,
+    )
+    made = decide(seen, min_members=2)  # two phases of half a round trip each
+    assert set(made.members) == {0, 1}
+    assert made.predicted_round_s == pytest.approx(1.0)
+    assert made.work.deadline_s == pytest.approx((1.0, 1.0))
+
+
+@given(st.data(), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_a_site_that_gains_power_stays_in(any_observation, data):
-    seen = data.draw(any_observation(least_sites=2)).replace(members=())
+def test_a_site_that_gains_power_stays_in(any_observation, data, overlap):
+    seen = data.draw(any_observation(least_sites=2)).replace(members=(), overlap=overlap)
     made = decide(seen)
     site = data.draw(st.sampled_from(list(made.members)))
     gains = np.where(np.arange(seen.sites) == site, 1.5, 1.0)
@@ -214,6 +244,7 @@ def test_sound_whatever_the_links_and_the_settings(observe, seed):
         exchange_model=str(rng.choice(["star", "ring", "mesh"])),
         pair_rtt_s=rng.uniform(0, 0.5, (n, n)),
         pair_bandwidth=np.exp(rng.normal(15, 2, (n, n))) * (rng.random((n, n)) > 0.1),
+        overlap=bool(seed % 2),
     )
     made = decide(
         seen,

@@ -170,6 +170,7 @@ def test_what_is_left_out_is_plain(observe):
     assert seen.update_norms.shape == (0,)
     assert (seen.kappa, seen.h0, seen.history_step_s) == (10, 10, 0)
     assert (seen.exchange_model, seen.pair_rtt_s, dict(seen.measured_gains)) == ("star", None, {})
+    assert seen.overlap is False
 
 
 def test_every_field_survives_json(observe):
@@ -191,11 +192,13 @@ def test_every_field_survives_json(observe):
         pair_rtt_s=[[0.0, np.inf], [0.1, 0.0]],
         pair_bandwidth=[[np.inf, 0.0], [1e6, np.inf]],
         measured_gains={1: 0.1, 4: -0.2},
+        overlap=True,
     )
     again = Observation.from_json(through_json(seen.to_json()))
     assert again.to_json() == seen.to_json()
     assert again.pair_rtt_s[0, 1] == np.inf
     assert again.measured_gains == {1: 0.1, 4: -0.2}
+    assert again.overlap is True
     assert np.isnan(again.own_round_s[1])
     assert again.layer_norms.tolist() == seen.layer_norms.tolist()
 
@@ -207,6 +210,8 @@ def test_logs_without_the_fields_that_may_be_left_out_are_read(observe):
     assert Observation.from_json(older).to_json() == obj
     with pytest.raises(RecordError, match="with counts as keys"):
         Observation.from_json(obj | {"measured_gains": {"x": 1}})
+    with pytest.raises(RecordError, match="overlap: expected true or false, got 1"):
+        Observation.from_json(obj | {"overlap": 1})
 
 
 @pytest.mark.parametrize(

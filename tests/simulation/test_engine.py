@@ -66,6 +66,85 @@ def test_the_outer_step_is_that_of_the_settings(run, regions):
     assert [r.test_loss for r in done.of(events.Round)] == pytest.approx(losses, rel=1e-5)
 
 
+OVERLAP = "exchange.overlap=true"
+
+
+def test_with_overlap_a_mean_counts_a_round_later(run, regions):
+    setup = regions("sites.count=2", EVERYONE, "goal.max_rounds=5", "training.local_steps=1",
+                    "simulation.evaluate_samples=null", OVERLAP)  # fmt: skip
+    done = run(setup, Quadratic((10, 10)))
+    x, late, own = np.array([1.0, 2.0]), np.zeros(2), np.zeros((2, 2))
+    losses = []
+    for _ in range(5):
+        own = (x - own - np.eye(2)) / 2  # each from where its own update has led it
+        x, late = x - late, own.mean(axis=0)
+        losses.append(((x - 0.5) ** 2).sum() / 2)
+    rounds = done.of(events.Round)
+    assert [r.test_loss for r in rounds] == pytest.approx(losses, rel=1e-5)
+    assert losses[0] == 1.25  # that of the model before any training
+    assert done.of(events.Decision)[0].observation["overlap"] is True
+
+
+def test_with_overlap_halves_are_tried_where_their_mean_will_be_applied(run, regions):
+    class Recording(Quadratic):
+        def evaluate(self, vector, split, limit=None):
+            if split == "validation":
+                validated.append(vector.clone())
+            return super().evaluate(vector, split, limit)
+
+    validated: list[torch.Tensor] = []
+    setup = regions("sites.count=2", "selection={policy: together, min_members: 2}",
+                    "goal.max_rounds=2", "training.local_steps=1", OVERLAP)  # fmt: skip
+    run(setup, Recording((10, 10)))
+    first, whole, half_a, half_b, second = validated
+    assert first.tolist() == [1.0, 2.0]
+    assert not whole.equal(first)
+    assert whole.equal(second)  # the outer step takes the mean as it is
+    torch.testing.assert_close(half_a + half_b, 2 * whole)
+
+
+def rounded(numbers):
+    """To whole parts of a 127th of the largest."""
+    scale = np.abs(numbers).max() / 127
+    return np.round(numbers / scale) * scale
+
+
+def test_int8_rounds_each_update_and_their_mean(run, regions):
+    plain = ("sites.count=3", EVERYONE, "goal.max_rounds=4", "training.local_steps=1",
+             "simulation.evaluate_samples=null")  # fmt: skip
+    done = run(regions(*plain, "exchange.codec=int8"), Quadratic((10, 10, 10)))
+    x, losses = np.array([1.0, 2.0, 3.0]), []
+    for _ in range(4):
+        x = x - rounded(np.mean([rounded((x - optimum) / 2) for optimum in np.eye(3)], axis=0))
+        losses.append(((x - 1 / 3) ** 2).sum() / 2)
+    rounds = done.of(events.Round)
+    assert [r.test_loss for r in rounds] == pytest.approx(losses, rel=1e-4)
+    exact = run(regions(*plain), Quadratic((10, 10, 10))).of(events.Round)
+    assert losses != pytest.approx([r.test_loss for r in exact], rel=1e-4)
+    # 16 bytes are four numbers, with the weight; in a mesh of three each sends 4/3 of an update.
+    assert [s.bytes_sent for s in exact[0].sites] == [round(16 * 4 / 3)] * 3
+    assert [s.bytes_sent for s in rounds[0].sites] == [round((4 + 4) * 4 / 3)] * 3
+
+
+def test_int8_makes_a_given_update_smaller_for_decisions_too(run, regions):
+    million = ("simulation.update_bytes=1000000", "goal.max_rounds=2")
+    done = {
+        codec: run(regions(*million, f"exchange.codec={codec}"), Saturating(EIGHT, kappa=10))
+        for codec in ("none", "int8")
+    }
+    seen = {c: job.of(events.Decision)[0].observation["update_bytes"] for c, job in done.items()}
+    assert seen == {"none": 1_000_000, "int8": 250_980}
+
+
+@pytest.mark.parametrize("policy", ["together", "powertrip"])
+def test_overlap_and_int8_run_and_their_record_replays(run, regions, policy):
+    overrides = (*CHANCE, OVERLAP, "exchange.codec=int8", f"selection.policy={policy}", "seed=3")
+    first, again = (run(setup, digits(setup)) for setup in [regions(*overrides)] * 2)
+    assert first.told() == again.told()
+    assert len(first.of(events.Round)) == 8
+    assert all(replayed.agree for replayed in replay(first.run_dir))
+
+
 CHANCE = (
     "simulation.noise={speed: 0.2, exchange: 0.1, straggler_share: 0.2}",
     "simulation.dropouts={every_s: 8, lasts_s: 3, notice_s: 0.5}",

@@ -11,6 +11,7 @@ from powertrip.coordination.messages import Begin
 from powertrip.coordination.observer import Observer
 from powertrip.coordination.round_model import RoundModel
 from powertrip.coordination.timekeeping import ModelledTime
+from powertrip.exchange.settings import ExchangeSettings
 from powertrip.simulation import timing as timing_module
 from powertrip.simulation.errors import AllSitesGone, ModelOutOfReach
 from powertrip.simulation.faults import Noise
@@ -48,10 +49,11 @@ def simulating(setup, *, model="star", timing=None, noise=None, dropouts=None, *
 
 @pytest.fixture
 def make(three_sites):
-    def make(*, join_bytes=1_000_000, **changes) -> VirtualTime:
+    def make(*, join_bytes=1_000_000, packing_s=0.0, exchange=None, **changes) -> VirtualTime:
         config, world = simulating(three_sites, **changes), three_sites.build_world()
+        config = config.model_copy(update={"exchange": ExchangeSettings(**exchange or {})})
         model = RoundModel(world, config, update_bytes=UPDATE_BYTES)
-        return VirtualTime(config, world, model, join_bytes=join_bytes)
+        return VirtualTime(config, world, model, join_bytes=join_bytes, packing_s=packing_s)
 
     return make
 
@@ -92,6 +94,68 @@ def test_a_round_by_hand(make, model, end_s, own_s, exchange_s):
     assert account.exchange_s == pytest.approx(own_s)
     assert account.times.local_s == pytest.approx(1.6)
     assert (account.times.rebuild_s, account.times.evaluation_s) == (0, 0)
+
+
+OVERLAP = {"overlap": True}
+LONG, SHORT = begin((0, 1, 2), (4, 4, 4)), begin((0, 1, 2), (1, 1, 1))
+
+
+def test_with_overlap_a_round_waits_for_the_exchange_before_it_in_a_star(make):
+    clock = make(exchange=OVERLAP)
+    ends_s, exchanged_s, adds_s = [], [], []
+    for round_, work in enumerate((LONG, LONG, SHORT, SHORT), start=1):
+        played, account = play(clock, work, round_)
+        ends_s.append(account.end_s)
+        exchanged_s.append(played.exchanged_s)
+        adds_s.append(account.times.exchange_s)
+        assert account.exchange_s == pytest.approx(1.1)
+    # Training takes 0.4, 0.8 and 1.6 s, then 0.1, 0.2 and 0.4; exchanges 0.05, 1.1 and 0.95. The
+    # third round waits for that of oslo, which has begun with the end of the second.
+    assert ends_s == pytest.approx([1.6, 3.2, 3.2 + 0.95, 4.15 + 0.95])
+    assert adds_s == pytest.approx([0, 0, 0.95 - 0.4, 0.95 - 0.4])
+    assert exchanged_s[0] == pytest.approx((0.4 + 0.05, 0.8 + 1.1, 1.6 + 0.95))
+    # Rome is ready 0.2 s after 3.2, but its exchange of the round before ends 0.3 s after it.
+    assert exchanged_s[2] == pytest.approx((3.3 + 0.05, 3.5 + 1.1, 4.15 + 0.95))
+
+
+def test_with_overlap_the_exchange_of_a_mesh_begins_with_the_next_round(make):
+    clock, takes_s = make(model="mesh", exchange=OVERLAP), 4 / 3
+    _, first = play(clock, LONG)
+    assert first.end_s == pytest.approx(1.6)
+    _, second = play(clock, SHORT, 2)
+    assert second.end_s == pytest.approx(1.6 + takes_s)
+    assert second.times.exchange_s == pytest.approx(takes_s - 0.4)
+    # It is waited for by those who go on without its members, too.
+    _, third = play(clock, begin((0,), (1,)), 3)
+    assert third.end_s == pytest.approx(1.6 + 2 * takes_s)
+    _, fourth = play(clock, LONG, 4)
+    assert fourth.end_s == pytest.approx(third.end_s + 1.6)
+
+
+def test_with_overlap_who_notices_a_failure_exchanges_later(make, gone):
+    gone({1: [(0.5, 60.0)]})
+    clock = make(model="mesh", exchange=OVERLAP, dropouts={"notice_s": 0.5})
+    played, _ = play(clock, LONG)
+    assert played.end_s == pytest.approx(1.6 + 0.5)
+    # Two phases of half a round trip of 0.2 s and half an update.
+    assert played.exchanged_s == pytest.approx((2.1 + 0.7, 2.1 + 0.7))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "waits_s"), [({}, 0.0), (OVERLAP, 1.1), ({"codec": "int8"}, 1.1)]
+)
+def test_a_newcomer_waits_for_the_hub_where_no_round_holds_the_way(make, exchange, waits_s):
+    played, _ = play(make(exchange=exchange), begin((0, 1), (1, 1)), 2, holders={0, 2})
+    assert played.rebuild_s == pytest.approx(waits_s)  # 0.1 s and a megabyte
+
+
+def test_packing_is_a_part_of_every_exchange(make):
+    for model in ("star", "mesh"):
+        plain, packing = make(model=model), make(model=model, packing_s=0.25)
+        ends_s = [play(clock, LONG)[1].end_s for clock in (plain, packing)]
+        assert ends_s[1] == pytest.approx(ends_s[0] + 0.25)
+    alone, _ = play(make(model="mesh", packing_s=0.25), begin((0,), (1,)))
+    assert alone.end_s == pytest.approx(0.1)
 
 
 def test_one_round_begins_where_the_other_has_ended(make):
