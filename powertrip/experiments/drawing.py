@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -86,7 +87,8 @@ def draw(
         _finish(figure, plot)
     canvas.suptitle(figure.title or title, fontsize=12)
     seeds = len({row["seed"] for row in cells})
-    canvas.supxlabel(caption(figure, seeds), fontsize=7, color="#666666")
+    text = textwrap.fill(caption(figure, seeds), width=round(18 * canvas.get_figwidth()))
+    canvas.supxlabel(text, fontsize=7, color="#666666")
     path = folder / f"{figure.file}.png"
     replace_file(path, lambda part: canvas.savefig(part, format="png", metadata={"Software": None}))
     return path
