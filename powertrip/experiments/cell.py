@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
-import os
+import secrets
 import shutil
 import tempfile
 import time
@@ -247,7 +247,7 @@ def _kept(summary: Summary, recorder: RoundRecorder) -> dict[str, Any]:
 
 def _compress(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    part = target.with_name(f"{target.name}.{secrets.token_hex(6)}.part")
     with source.open("rb") as plain, gzip.open(part, "wb", compresslevel=3) as packed:
         shutil.copyfileobj(plain, packed)
     part.replace(target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import math
-import os
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +64,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
 
     Two that do so at once leave the file of one of them, whole.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
         write(part)
         part.replace(path)
