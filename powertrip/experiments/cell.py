@@ -40,13 +40,14 @@ which differ between two runs of the same cell."""
 SUMMARY_COLUMNS: tuple[str, ...] = (
     "status",
     *(name for name in Summary.model_fields if name not in _SELDOM_WANTED),
-    "predicted_to_target_s",
+    "believed_to_target_s",
     "target_metric",
     "target",
     "error",
 )
-"""What the table of cells says of each, in this order. `predicted_to_target_s` is what the
-decisions believed that the rounds up to the target would take."""
+"""What the table of cells says of each, in this order. `believed_to_target_s` is what the
+formula of the round's length, which a work rule may have of its own, says of the rounds up to the
+target."""
 
 ROUND_COLUMNS = (
     "round",
@@ -106,17 +107,17 @@ class RoundRecorder:
         For each column, one value a round.
     failure
         Why the run failed; empty if it did not.
-    predicted_to_target_s
-        Sum of the predicted lengths of the rounds up to the first that met the target; None before.
+    believed_to_target_s
+        Sum of the believed lengths of the rounds up to the first that met the target; None before.
     """
 
     def __init__(self) -> None:
         self.rounds: dict[str, list[Any]] = {name: [] for name in ROUND_COLUMNS}
         self._decisions: list[events.Decision] = []
         self._evaluated: tuple[int, float] | None = None
-        self.predicted_to_target_s: float | None = None
+        self.believed_to_target_s: float | None = None
         self._target: events.Target | None = None
-        self._predicted_s = 0.0
+        self._believed_s = 0.0
         self._trouble = "the run failed"
         self.failure = ""
 
@@ -136,27 +137,28 @@ class RoundRecorder:
 
     def _add_round(self, event: events.Round) -> None:
         steps = [site.steps for site in event.sites]
+        chosen = self._chosen(event.round)
         row = {
             **event.model_dump(include=set(ROUND_COLUMNS)),
             "members": len(event.members),
             "mean_steps": math.fsum(steps) / len(steps) if steps else None,
-            "projected_gain": self._projected(event.round),
+            "projected_gain": None if chosen is None else chosen.gain,
             "measured_gain": self._measured(event),
         }
         for name, values in self.rounds.items():
             values.append(row[name])
-        self._predicted_s += event.predicted_round_s
+        self._believed_s += event.predicted_round_s if chosen is None else chosen.round_s
         target = self._target
-        if self.predicted_to_target_s is None and target and target.met(event.value(target.metric)):
-            self.predicted_to_target_s = self._predicted_s
+        if self.believed_to_target_s is None and target and target.met(event.value(target.metric)):
+            self.believed_to_target_s = self._believed_s
 
-    def _projected(self, round_: int) -> float | None:
-        """The gain of the candidate taken by the decision that governs a round."""
+    def _chosen(self, round_: int) -> events.Candidate | None:
+        """The candidate that was taken by the decision that governs a round."""
         while len(self._decisions) > 1 and self._decisions[1].round <= round_:
             self._decisions.pop(0)
         if not self._decisions or self._decisions[0].round > round_:
             return None
-        return next((c.gain for c in self._decisions[0].candidates if c.chosen), None)
+        return next((c for c in self._decisions[0].candidates if c.chosen), None)
 
     def _measured(self, event: events.Round) -> float | None:
         """By how much the validation loss fell, per round since it was last evaluated."""
@@ -238,7 +240,7 @@ def run_cell(
 def _kept(summary: Summary, recorder: RoundRecorder) -> dict[str, Any]:
     values = {
         **summary.model_dump(),
-        "predicted_to_target_s": recorder.predicted_to_target_s,
+        "believed_to_target_s": recorder.believed_to_target_s,
         "target_metric": summary.target.metric,
         "target": summary.target.value,
     }

@@ -33,7 +33,7 @@ def test_a_cell_yields_its_summary_and_a_row_a_round(pretend, tmp_path):
     assert result.rounds["measured_gain"][0] is None
     assert result.rounds["measured_gain"][1:] == pytest.approx([1 / 3 - 1 / 9, 1 / 9 - 1 / 27])
     assert result.summary["time_to_target_s"] == 15.0
-    assert result.summary["predicted_to_target_s"] == 3 * 5.5
+    assert result.summary["believed_to_target_s"] == 3 * 2  # by the candidate that was chosen
     assert (result.summary["target_metric"], result.summary["target"]) == ("test_accuracy", 0.9)
     assert result.summary["digest"] == "2-3"
 
