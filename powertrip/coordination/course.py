@@ -55,6 +55,8 @@ class Course:
         self._current: Generation | None = None
         self._following: Generation | None = None
         self._last: events.Round | None = None
+        self.rebuilt = False
+        """Whether the last round was the first one of a process group."""
 
     @property
     def round(self) -> int:
@@ -152,11 +154,11 @@ class Course:
             event.validation_loss,
             time_s=event.time_s,
         )
-        rebuilt = current.rebuild and event.round == current.begin.first_round
-        if rebuilt and event.round > 1:
+        self.rebuilt = current.rebuild and event.round == current.begin.first_round
+        if self.rebuilt and event.round > 1:
             # The first group of all is built while nothing else is done.
             self._observer.learn_rebuild(account.times.rebuild_s, time_s=account.end_s)
-        if rebuilt or any(report.joined_bytes for report in reports):
+        if self.rebuilt or any(report.joined_bytes for report in reports):
             self._untold.append(self._rebuild_event(current.begin, reports, account))
         self._untold.append(event)
         return account
@@ -167,7 +169,7 @@ class Course:
         assert last is not None
         if goal.target.met(last.value(goal.target.metric)):
             return "reached", 0
-        if last.round >= goal.max_rounds or (goal.max_s and last.time_s >= goal.max_s):
+        if goal.is_spent(last.round, last.time_s):
             return "budget", BUDGET_EXIT_CODE
         return None
 

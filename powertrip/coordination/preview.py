@@ -92,16 +92,13 @@ def expected_ready(setup: Setup) -> list[Ready]:
     config = setup.config
     task = load_task(config.task, data_dir=data_folder(), base_dir=setup.base_dir, seed=config.seed)
     shares = partition(config.partition, task, len(config.sites.selected), config.seed)
-    vector = initial_model(task, seed=config.seed).vector
+    model = initial_model(task, seed=config.seed)
     return [
         Ready(
             site=site,
             samples=len(share),
             steps=config.training.steps_per_round(len(share)),
-            # The members' weight travels in one slot behind the update.
-            update_bytes=packed_bytes(
-                config.exchange.codec, (vector.numel() + 1) * vector.element_size()
-            ),
+            update_bytes=packed_bytes(config.exchange.codec, model.update_bytes),
             digest="",
             backend="nccl" if config.exchange.backend == "nccl" else "gloo",
         )

@@ -197,7 +197,7 @@ class Coordinator:
                     Commit(generation=begin.generation, round=round_, begin=after_next)
                 )
             course.record()
-            if round_ == begin.first_round:
+            if course.rebuilt:
                 # Every member is connected: nobody reads the group's keys again.
                 delete_prefix(self._store, store_prefix(begin.generation))
             self._warn_of_lag(reports)

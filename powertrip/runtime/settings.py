@@ -31,6 +31,10 @@ class GoalSettings(Settings):
             raise ValueError("write accuracy or loss as the target, and null for the other")
         return self
 
+    def is_spent(self, rounds: int, time_s: float) -> bool:
+        """Whether so many rounds and seconds of the training clock are all that a run may have."""
+        return rounds >= self.max_rounds or (self.max_s is not None and time_s >= self.max_s)
+
     @property
     def target(self) -> Target:
         """The target as the events name it; without another one, to do all the rounds."""

@@ -270,8 +270,8 @@ class Simulation:
 
     def _evaluate(self, round_: int, end_s: float) -> tuple[Counts | None, Counts | None]:
         """Validation and test after a round: on some samples, or on all where it matters."""
-        goal, limit = self._config.goal, self._config.simulation.evaluate_samples
-        last = round_ >= goal.max_rounds or (goal.max_s is not None and end_s >= goal.max_s)
+        limit = self._config.simulation.evaluate_samples
+        last = self._config.goal.is_spent(round_, end_s)
         if round_ % self._config.runtime.evaluate_every and not last:
             return None, None
         validation = self._validate(self._vector)

@@ -72,8 +72,7 @@ class InProcess:
         self.size = self._initial.numel()
         self.parameters_size = self._model.parameters_size
         self.samples = tuple(len(share) for share in self._shares)
-        # The member's weight travels in one slot behind the update.
-        self.update_bytes = (self.size + 1) * self._initial.element_size()
+        self.update_bytes = self._model.update_bytes
 
     def initial(self) -> Tensor:
         """A copy of the vector that every site starts with."""

@@ -63,8 +63,7 @@ class Processes:
         self._model = initial_model(task, seed=config.seed)
         self.size = self._model.vector.numel()
         self.parameters_size = self._model.parameters_size
-        # The member's weight travels in one slot behind the update.
-        self.update_bytes = (self.size + 1) * self._model.vector.element_size()
+        self.update_bytes = self._model.update_bytes
         self.samples = tuple(len(share) for share in shares)
         self._count = count
         self._pinned = carries_state(config.training)

@@ -83,6 +83,11 @@ class FlatModel:
             offset += tensor.numel()
         self.trained = tuple(tensor for _, tensor in trained)
 
+    @property
+    def update_bytes(self) -> int:
+        """Size of one update as it travels: the member's weight takes one slot behind it."""
+        return (self.vector.numel() + 1) * self.vector.element_size()
+
     def norms(self, vector: Tensor) -> list[float]:
         """Euclidean norm of each trained parameter's part of a vector that is laid out like this.
 
