@@ -1,4 +1,4 @@
-"""A TCP port of the machine's own network, offered at a site's address.
+"""TCP ports of the machine's own network, offered at a site's address.
 
 A socket stays in the network namespace that it was made in, whoever holds it. So the relay's
 process, in the machine's network, accepts at a socket that was made inside a site's namespace, and
@@ -23,6 +23,7 @@ from netem.sockets import hung_up, signal_when_hung_up
 
 START_S = 10.0
 _CHUNK_BYTES = 1 << 16
+_ADDRESS_BYTES = 512
 _READY = b"r"
 
 
@@ -35,8 +36,11 @@ class Relay:
         Of the process.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], control: socket.socket, to: tuple[str, int]
+    ) -> None:
         self.pid = process.pid
+        self._to = to
         self._process = process
         self._control = control
 
@@ -50,16 +54,30 @@ class Relay:
         return self._control.fileno()
 
     def signal_when_lost(self, number: signal.Signals) -> None:
-        """Have the kernel send this process a signal when the relay ends, or answers `serve`.
+        """Have the kernel send this process a signal when the relay ends; `serve` may bring one.
 
         None comes if it had ended before: look at `lost` afterwards.
         """
         signal_when_hung_up(self._control, number)
 
-    def serve(self, listener: socket.socket, timeout_s: float = START_S) -> None:
+    def serve(
+        self,
+        listener: socket.socket,
+        to: tuple[str, int] | None = None,
+        timeout_s: float = START_S,
+    ) -> None:
         """Let the relay accept at a listening TCP socket, which stays open here too.
 
-        To be called once.
+        It may be called for several sockets, one after the other.
+
+        Parameters
+        ----------
+        listener
+            The socket.
+        to
+            Host and port that its connections are passed on to; None for those of `start_relay`.
+        timeout_s
+            How long the relay may take to answer.
 
         Raises
         ------
@@ -68,7 +86,8 @@ class Relay:
         """
         self._control.settimeout(timeout_s)
         try:
-            socket.send_fds(self._control, [b"l"], [listener.fileno()])
+            host, port = to or self._to
+            socket.send_fds(self._control, [f"{host} {port}".encode()], [listener.fileno()])
             if self._control.recv(1) == _READY:
                 return
             reason = "has ended"
@@ -94,18 +113,18 @@ def start_relay(to: tuple[str, int]) -> Relay:
     Parameters
     ----------
     to
-        Host and port that every connection is passed on to.
+        Host and port that connections are passed on to where `Relay.serve` names no others.
     """
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [*python_main("netem.relay"), to[0], str(to[1]), str(theirs.fileno())],
+            [*python_main("netem.relay"), str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             # Signals to a job's process group are not for the relay: it ends after the job.
             start_new_session=True,
         )
-    return Relay(process, ours)
+    return Relay(process, ours, to)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,25 +164,36 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-async def _serve(to: tuple[str, int], control: socket.socket) -> None:
+async def _serve(control: socket.socket) -> None:
+    """Offer one port after the other, until the process that has started this one has ended."""
     loop = asyncio.get_running_loop()
     control.setblocking(False)
-    data, fds, _, _ = await _receive(loop, control)
-    if not data or not fds:
-        return
-    listener = socket.socket(fileno=fds[0])
-    listener.setblocking(False)
+    servers = []
+    while True:
+        data, fds, _, _ = await _receive(loop, control)
+        if not data or not fds:
+            break
+        host, port = data.decode().rsplit(" ", 1)
+        listener = socket.socket(fileno=fds[0])
+        listener.setblocking(False)
+        servers.append(await _offer(listener, (host, int(port))))
+        await loop.sock_sendall(control, _READY)
+    for server in servers:
+        server.close()
+
+
+async def _offer(listener: socket.socket, to: tuple[str, int]) -> asyncio.Server:
+    served = set()  # the loop itself does not keep tasks alive that wait for each other alone
 
     async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        served.add(task)
         # At its end the relay cancels what is open, which asyncio would report as an error.
         with contextlib.suppress(asyncio.CancelledError):
             await _pass_on(to, reader, writer)
+        served.discard(task)
 
-    server = await asyncio.start_server(accepted, sock=listener)
-    await loop.sock_sendall(control, _READY)
-    # Whatever comes now is the end of the process that has started this one.
-    await loop.sock_recv(control, 1)
-    server.close()
+    return await asyncio.start_server(accepted, sock=listener)
 
 
 async def _receive(
@@ -173,18 +203,18 @@ async def _receive(
     loop.add_reader(control, readable.set)
     await readable.wait()
     loop.remove_reader(control)
-    return socket.recv_fds(control, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    return socket.recv_fds(control, _ADDRESS_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
 
 
 def main(arguments: list[str]) -> int:
-    """Run a relay; its arguments are HOST PORT and the number of its control socket."""
+    """Run a relay; its argument is the number of its control socket."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    host, port, control_fd = arguments
+    (control_fd,) = arguments
     control = socket.socket(fileno=int(control_fd))
     os.set_inheritable(control.fileno(), False)
     with contextlib.suppress(ConnectionError):
-        asyncio.run(_serve((host, int(port)), control))
+        asyncio.run(_serve(control))
     return 0
 
 

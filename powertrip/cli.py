@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -59,6 +60,13 @@ def config(config: ConfigOption = None, overrides: Overrides = None) -> None:
 @app.command()
 def train(
     config: ConfigOption = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Go on with a run, from its last checkpoint and with its own settings.",
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="End standard output with the summary as a JSON line.")
     ] = False,
@@ -67,7 +75,24 @@ def train(
     """Train with one process a site on this machine, as torchrun would start them."""
     from powertrip.launcher import launch
 
-    raise typer.Exit(launch(config, overrides or [], json_summary=json))
+    raise typer.Exit(launch(config, overrides or [], json_summary=json, resume=resume))
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to; default: model.safetensors in the folder."),
+    ] = None,
+) -> None:
+    """Write the model of a run's last checkpoint, and nothing else, as a file of safetensors."""
+    from powertrip.runtime.export import export_model
+
+    done = export_model(run, out)
+    for sentence in done.skipped:
+        typer.echo(f"powertrip: warning: {sentence}", err=True)
+    typer.echo(f"{done.path}: {done.tensors} tensors, {done.bytes} bytes, round {done.round}")
 
 
 Scenario = Annotated[
@@ -94,18 +119,22 @@ def simulate(
     """
     scenario, overrides = _scenario(words or [], config)
 
+    from powertrip.simulation.starting import without_collection
     from powertrip.simulation.threads import one_thread_each
 
     one_thread_each()  # or the processes that train could not be forks of this one
+    with without_collection():
+        from powertrip.coordination.run_dir import make_run_dir
+        from powertrip.coordination.setup import Setup, data_folder
+        from powertrip.training.idx_files import reading_ahead
 
-    from powertrip.coordination.run_dir import make_run_dir
-    from powertrip.coordination.setup import Setup
-    from powertrip.runtime.signals import StopSignals
-    from powertrip.simulation.engine import Simulation
-    from powertrip.simulation.learner import build_learner
-    from powertrip.telemetry.telemetry import Telemetry
+        setup = Setup.resolve(scenario, overrides)
+        with reading_ahead(setup.config.task, data_dir=data_folder(), base_dir=setup.base_dir):
+            from powertrip.runtime.signals import StopSignals
+            from powertrip.simulation.engine import Simulation
+            from powertrip.simulation.learner import build_learner
+            from powertrip.telemetry.telemetry import Telemetry
 
-    setup = Setup.resolve(scenario, overrides)
     world = setup.build_world()
     signals: list[int] = []
     with (
@@ -298,6 +327,62 @@ def experiment(
         fresh=fresh,
         dry_run=dry_run,
     )
+
+
+@app.command()
+def chaos(
+    words: Scenario = None,
+    config: ConfigOption = None,
+    seed: Annotated[int, typer.Option(help="Of the schedule of faults.")] = 0,
+    minutes: Annotated[
+        float, typer.Option(min=0, help="How long; the time that a job takes to resume is extra.")
+    ] = 20.0,
+    faults: Annotated[
+        str, typer.Option(metavar="KIND,KIND,...", help="Kinds of faults; default: all.")
+    ] = "",
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Mean time between two faults.")
+    ] = 15.0,
+    torchrun: Annotated[
+        bool, typer.Option("--torchrun", help="Start the job by torchrun, which starts it again.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="New folder for everything; default: in runtime.run_dir."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the schedule, and do nothing.")
+    ] = False,
+) -> None:
+    """Run a real job under faults: processes killed and frozen, links cut, updates spoilt.
+
+    Prints each fault and how long the run took to commit its next round, and at the end whether all
+    that must hold has held: exit code 0 or 1.
+    """
+    scenario, overrides = _scenario(words or [], config)
+
+    from powertrip.chaos.command import Plan, conduct, new_folder
+    from powertrip.chaos.schedule import parse_kinds
+
+    plan = Plan(
+        scenario=scenario,
+        overrides=tuple(overrides),
+        seed=seed,
+        length_s=60 * minutes,
+        every_s=every,
+        kinds=parse_kinds(faults),
+        torchrun=torchrun,
+    )
+    if dry_run:
+        for fault in plan.schedule():
+            typer.echo(f"{fault.at_s:7.1f} s  {fault.number}: {fault.text(plan.names)}")
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        code = conduct(plan, new_folder(plan) if out is None else out, typer.echo)
+    except KeyboardInterrupt:
+        code = 130
+    raise typer.Exit(code)
 
 
 def _scenario(words: list[str], config: Path | None) -> tuple[Path | None, list[str]]:

@@ -16,7 +16,12 @@ from pydantic_core import ErrorDetails
 
 from powertrip.errors import ConfigError
 from powertrip.exchange.settings import ExchangeSettings
-from powertrip.runtime.settings import EmulationSettings, GoalSettings, RuntimeSettings
+from powertrip.runtime.settings import (
+    CheckpointSettings,
+    EmulationSettings,
+    GoalSettings,
+    RuntimeSettings,
+)
 from powertrip.selection.settings import SelectionSettings
 from powertrip.settings import Settings
 from powertrip.simulation.settings import SimulationSettings
@@ -100,6 +105,8 @@ class Config(Settings):
     """How members average their updates."""
     runtime: RuntimeSettings = RuntimeSettings()
     """How the processes behave."""
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    """When the run is saved."""
     telemetry: TelemetrySettings = TelemetrySettings()
     """What is shown and served."""
     simulation: SimulationSettings = SimulationSettings()

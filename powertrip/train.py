@@ -27,6 +27,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--config", type=Path, help="scenario (YAML); default: the packaged one")
     parser.add_argument(
+        "--resume", type=Path, metavar="RUN", help="go on with a run, from its last checkpoint"
+    )
+    parser.add_argument(
         "--json", action="store_true", help="end standard output with the summary as one JSON line"
     )
     parser.add_argument(
@@ -45,24 +48,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _supervise(options)
     from powertrip.launcher import launch
 
-    return launch(options.config, options.overrides, json_summary=options.json)
+    return launch(
+        options.config, options.overrides, json_summary=options.json, resume=options.resume
+    )
 
 
 def _supervise(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from powertrip.coordination.membership import HUB, check_world_size, site_of_rank
-    from powertrip.coordination.setup import Setup
     from powertrip.errors import PowerTripError
     from powertrip.runtime.emulation import SiteLinks, join_links
-    from powertrip.runtime.supervisor import Supervisor, child_environment
+    from powertrip.runtime.resuming import resolve
+    from powertrip.runtime.secret import load_secret
+    from powertrip.runtime.supervisor import Supervisor, child_environment, presence_listener
 
     rank = int(os.environ["RANK"])
     try:
-        setup = Setup.resolve(options.config, options.overrides, json_summary=options.json)
+        setup = resolve(
+            options.config, options.overrides, json_summary=options.json, resume=options.resume
+        )
         setup.check_real()
+        load_secret(setup.config, setup.base_dir)  # what is wrong with it is told here, once
         world = setup.build_world()
         check_world_size(int(os.environ["WORLD_SIZE"]), len(setup.config.sites.selected))
+        presence = None
+        if site_of_rank(rank) == HUB:
+            presence = presence_listener(os.environ)
         setup = replace(setup, links=join_links(setup.config, world, os.environ))
     except PowerTripError as error:
         if os.environ["LOCAL_RANK"] == "0":  # all processes of a machine find the same
@@ -75,14 +87,20 @@ def _supervise(options: argparse.Namespace) -> int:
         count = len(setup.config.sites.selected)
         # Importing torch takes each of them seconds.
         print(f"powertrip: starting {count} sites", file=sys.stderr, flush=True)  # noqa: T201
+    links = SiteLinks(setup.links, site, os.environ, presence) if setup.links.socket_path else None
     supervisor = Supervisor(
         setup,
         roles,
         child_environment(os.environ),
         grace_s=setup.config.runtime.stop_grace_s + 5.0,
-        links=SiteLinks(setup.links, site, os.environ) if setup.links.socket_path else None,
+        links=links,
+        presence=presence,
     )
-    return supervisor.run()
+    try:
+        return supervisor.run()
+    finally:
+        if presence is not None:
+            presence.close()
 
 
 if __name__ == "__main__":

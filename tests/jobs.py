@@ -33,6 +33,13 @@ QUICK = (
 )
 
 
+class Killed(Exception):
+    """Ends a site's thread as if its process were killed: its connections end, and it says nothing.
+
+    To be raised anywhere in the site's work, which first sends `Gone` for the coordinator's sake.
+    """
+
+
 @dataclass
 class Job:
     """A finished run, and what is left of it."""
@@ -86,6 +93,8 @@ class Jobs:
         def work(site: Site) -> None:
             try:
                 site.run()
+            except Killed:
+                return
             except PowerTripError as error:
                 errors[site.index] = error
                 Outbox(connect()).send(Failure.of(error, site.index))
@@ -100,6 +109,17 @@ class Jobs:
             if sabotage:
                 sabotage(site)
         threads = [threading.Thread(target=work, args=(site,), daemon=True) for site in sites]
+
+        def start_again(index: int) -> None:
+            """Another process of a site that was killed."""
+            again = Site(
+                setup, setup.build_world(), index, connect,
+                incarnation=1, log_start=coordinator.log_position(),
+            )  # fmt: skip
+            threads.append(threading.Thread(target=work, args=(again,), daemon=True))
+            threads[-1].start()
+
+        self.start_again = start_again
         with Telemetry(setup.config.telemetry, run_dir) as telemetry:
             if on_event:
                 emit = telemetry.emit
@@ -112,8 +132,9 @@ class Jobs:
                 telemetry.emit = watched  # type: ignore[method-assign]
             for thread in threads:
                 thread.start()
+            coordinator = Coordinator(setup, setup.build_world(), connect, telemetry)
             try:
-                summary = Coordinator(setup, setup.build_world(), connect, telemetry).run()
+                summary = coordinator.run()
             finally:
                 for thread in threads:
                     thread.join(timeout=30)

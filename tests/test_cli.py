@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from powertrip import __version__, cli, train
 from powertrip.config import default_path, load_config
 from powertrip.errors import ConfigError, InputError
+from tests.runtime.checkpoints import write_checkpoint
 
 
 @dataclass
@@ -56,7 +58,7 @@ def test_nothing_light_imports_torch(code):
     assert (done.returncode, done.stderr) == (0, "False")
 
 
-COMMANDS = ("config", "train", "simulate", "experiment", "calibrate", "plan", "replay")
+COMMANDS = ("config", "train", "export", "simulate", "experiment", "calibrate", "plan", "replay")
 
 
 def test_help_names_the_commands():
@@ -117,17 +119,37 @@ def test_train_hands_its_arguments_to_the_launcher(monkeypatch, tmp_path):
 
     calls = []
 
-    def launch(path, overrides, *, json_summary):
-        calls.append((path, overrides, json_summary))
+    def launch(path, overrides, *, json_summary, resume):
+        calls.append((path, overrides, json_summary, resume))
         return 3
 
     monkeypatch.setattr(launcher, "launch", launch)
     path = tmp_path / "a.yaml"
     done = CliRunner().invoke(cli.app, ["train", "--json", "--config", str(path), "a=1", "b.c=2"])
     assert done.exit_code == 3
-    assert calls == [(path, ["a=1", "b.c=2"], True)]
+    assert calls == [(path, ["a=1", "b.c=2"], True, None)]
     assert CliRunner().invoke(cli.app, ["train"]).exit_code == 3
-    assert calls[1] == (None, [], False)
+    assert calls[1] == (None, [], False, None)
+    assert CliRunner().invoke(cli.app, ["train", "--resume", "runs/x", "a=1"]).exit_code == 3
+    assert calls[2] == (None, ["a=1"], False, Path("runs/x"))
+
+
+def test_export_writes_the_model_and_tells_what_was_skipped(tmp_path):
+    write_checkpoint(tmp_path, 4)
+    (write_checkpoint(tmp_path, 8) / "model.pt").unlink()
+    done = CliRunner().invoke(cli.app, ["export", str(tmp_path)])
+    assert done.exit_code == 0
+    path = tmp_path / "model.safetensors"
+    assert done.stdout == f"{path}: 9 tensors, {path.stat().st_size} bytes, round 4\n"
+    assert "warning: round-00000008 is no use" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["export"], ["train", "--resume"]])
+def test_a_run_that_is_none_is_named_without_a_traceback(powertrip, tmp_path, command):
+    done = powertrip(*command, str(tmp_path / "nowhere"))
+    assert done.returncode == 2
+    assert str(tmp_path / "nowhere") in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_train_refuses_bad_settings_before_anything_starts(powertrip, tmp_path):

@@ -95,7 +95,7 @@ def test_all_problems_come_at_once_each_with_its_place_and_what_to_write(write):
     expected = {
         "name": "got 'two words'",
         "seed": "greater than or equal to 0, got -1",
-        "extra": "unknown setting; known here: emulation, exchange, goal",
+        "extra": "unknown setting; known here: checkpoint, emulation, exchange",
         "sites.list[0].samples_per_s": "got 'fast'",
         "sites.list[0].gpu": "input should be 'v100' or 'a40', got 'v100x'",
         "sites.list[0].power.kind": (

@@ -15,7 +15,6 @@ import pytest
 
 from netem.capabilities import choose_backend
 from powertrip.config import load_config
-from powertrip.runtime.checkpoint import load_checkpoint
 from powertrip.selection.policy import POLICIES
 from powertrip.simulation.calibrate import calibrated, read_run
 from powertrip.telemetry import events
@@ -31,6 +30,7 @@ from tests.processes import (
     listening_sockets,
     torchrun,
 )
+from tests.runtime.checkpoints import latest_model
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="processes are found again through /proc"
@@ -63,7 +63,7 @@ def test_a_run_reaches_its_target_and_leaves_nothing_behind_but_its_folder(tmp_p
     assert not {s.inode for s in listeners} & {inode for inode, *_ in listening_sockets()}
 
     assert {path.name for path in run.run_dir.iterdir()} == {
-        "checkpoint.pt",
+        "checkpoints",
         "config.yaml",
         "events.jsonl",
         "summary.json",
@@ -86,11 +86,11 @@ def test_a_run_reaches_its_target_and_leaves_nothing_behind_but_its_folder(tmp_p
     configured = load_config(None, [*overrides, f"runtime.run_dir={run.runs}"])
     assert load_config(run.run_dir / "config.yaml") == configured
 
-    saved = load_checkpoint(run.run_dir / "checkpoint.pt")
+    saved = latest_model(run.run_dir)
     task = Digits()
     model = FlatModel(task.build_model())
-    model.module.load_state_dict(saved["model"])
-    assert saved["digest"] == summary["digest"]
+    model.module.load_state_dict(saved.model)
+    assert saved.digest == summary["digest"]
     assert evaluate(task, model, "test").accuracy == pytest.approx(summary["test_accuracy"])
 
 
@@ -150,26 +150,43 @@ def test_a_request_to_stop_saves_the_model(tmp_path, command, policy, role, rank
     assert run.summary["outcome"] == "interrupted"
     assert run.summary["exit_code"] == code
     assert run.summary["reached"] is False
-    saved = load_checkpoint(run.run_dir / "checkpoint.pt")
+    saved = latest_model(run.run_dir)
     last = run.of(events.Round)[-1]
-    assert (saved["round"], saved["digest"]) == (last.round, last.digest)
+    assert (saved.round, saved.digest) == (last.round, last.digest)
     assert [e.outcome for e in run.of(events.RunEnded)] == ["interrupted"]
     assert run.of(events.Warned) == []
     assert "killed" not in run.stderr, run.stderr
     assert "powertrip/" not in run.stderr, run.stderr
 
 
-def test_a_site_that_is_killed_ends_the_run_and_is_named(tmp_path):
-    options = (*TWO, *ENDLESS, "runtime.stop_grace_s=3")
-    with Run(ALONE, *options, folder=tmp_path) as run:
+def test_killed_processes_are_done_without_and_come_back(tmp_path):
+    """A site dies, and then the coordinator: training goes on, and nothing is lost."""
+    options = (
+        "sites.count=3", "selection.policy=all", "telemetry.metrics.port=0",
+        "training.local_steps=2", "runtime.stop_grace_s=5", "selection.adjustment_interval=4",
+    )  # fmt: skip
+    with Run(torchrun(3), *options, *ENDLESS, folder=tmp_path) as run:
         run.await_event(events.Round, 2)
         os.kill(run.pids("site")[1], signal.SIGKILL)
-        assert run.end(END_LIMIT_S) not in (0, 3), run.output
+        run.await_event(events.SiteReturned)
+        at = len(run.of(events.Round))
+        run.await_event(events.Round, at + 3)
+        os.kill(run.pids("coordinator")[0], signal.SIGKILL)
+        run.await_event(events.Resumed)
+        at = len(run.of(events.Round))
+        run.await_event(events.Round, at + 2)
+        os.kill(run.process.pid, signal.SIGINT)
+        run.end(END_LIMIT_S)
         run.assert_gone(5.0)
-    assert "rank 1: the site process was killed by SIGKILL" in run.stderr
-    assert run.summary["outcome"] in ("failed", "interrupted")
-    assert run.summary["exit_code"] != 0
-    load_checkpoint(run.run_dir / "checkpoint.pt")
+    assert "rank 1: the site process was killed by SIGKILL; it is started again" in run.stderr
+    assert "rank 0: the coordinator process was killed by SIGKILL" in run.stderr
+    assert run.summary["outcome"] == "interrupted"
+    rounds = run.of(events.Round)
+    assert [event.round for event in rounds] == list(range(1, len(rounds) + 1))
+    failures = [event.kind for event in run.of(events.Failure)]
+    assert failures[:2] == ["SiteGone", "ExchangeFailed"]
+    assert any("oregon" in event.newcomers for event in run.of(events.Rebuild))
+    assert latest_model(run.run_dir).digest == rounds[-1].digest
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))

@@ -160,7 +160,7 @@ def round_event(
         overhead_s=max(0.0, duration_s - times.local_s - times.exchange_s),
         duration_s=duration_s,
         sites=tuple(sites),
-        train_loss=sum(r.loss * r.samples for r in reports) / samples,
+        train_loss=sum(r.loss * r.samples for r in reports) / max(samples, 1),
         validation_accuracy=validation_accuracy,
         validation_loss=validation_loss,
         test_accuracy=test_accuracy,

@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from powertrip.config import Config
+from powertrip.coordination import snapshots
 from powertrip.coordination.membership import plan_transfers
 from powertrip.coordination.messages import Begin
 from powertrip.coordination.observer import Observer
 from powertrip.coordination.timekeeping import Timekeeper
 from powertrip.selection.policy import build_policy
 from powertrip.selection.replan import reason_to_replan
-from powertrip.selection.types import Decision, Observation
+from powertrip.selection.types import Decision, Observation, Work
 from powertrip.telemetry import events
 from powertrip.world.world import World
 
@@ -42,6 +44,43 @@ class Generation:
     made_from: Observation
     rebuild: bool
     event: events.Decision
+
+    def snapshot(self) -> dict[str, Any]:
+        """As strict JSON; what the event holds of the observation is not written twice."""
+        event = snapshots.of_model(self.event)
+        recorded = bool(event.pop("observation"))
+        return {
+            "begin": snapshots.of_model(self.begin),
+            "decision": self.decision.to_json(),
+            "made_from": self.made_from.to_json(),
+            "rebuild": self.rebuild,
+            "event": event,
+            "recorded": recorded,
+        }
+
+    @classmethod
+    def restored(cls, name: str, state: object) -> Self:
+        """Undo `snapshot`; `name` is what an error calls it.
+
+        Raises
+        ------
+        SnapshotUnreadable
+            It is malformed.
+        """
+        seen = snapshots.fields(
+            name, state, "begin", "decision", "made_from", "rebuild", "event", "recorded"
+        )
+        made_from = snapshots.checked(lambda: Observation.from_json(seen["made_from"]))
+        event = snapshots.to_model(events.Decision, f"{name}.event", seen["event"])
+        if snapshots.flag(f"{name}.recorded", seen["recorded"]):
+            event = event.model_copy(update={"observation": made_from.to_json()})
+        return cls(
+            begin=snapshots.to_model(Begin, f"{name}.begin", seen["begin"]),
+            decision=snapshots.checked(lambda: Decision.from_json(seen["decision"])),
+            made_from=made_from,
+            rebuild=snapshots.flag(f"{name}.rebuild", seen["rebuild"]),
+            event=event,
+        )
 
 
 class Decider:
@@ -77,7 +116,14 @@ class Decider:
         observation = self._observe(1, None)
         return self._decide(observation, None, holders, early=None)
 
-    def ahead(self, first_round: int, standing: Generation) -> Generation | None:
+    def ahead(
+        self,
+        first_round: int,
+        standing: Generation,
+        *,
+        early: str | None = None,
+        replans: bool = True,
+    ) -> Generation | None:
         """Decide on a round to come, where that is due; None where it is not.
 
         Parameters
@@ -86,16 +132,115 @@ class Decider:
             The round that the decision would govern first.
         standing
             What governs the round before it.
+        early
+            Why it is due whatever the interval says; None where nothing makes it so.
+        replans
+            Whether a decision may come before the interval has ended.
         """
         if first_round > self._config.goal.max_rounds:
             return None
         now = self._observe(first_round, standing)
-        early = None
         if first_round - standing.begin.first_round < standing.decision.rounds:
-            early = reason_to_replan(standing.made_from, now, self._config.selection)
+            if not replans:
+                return None
+            if early is None:
+                early = reason_to_replan(standing.made_from, now, self._config.selection)
             if early is None:
                 return None
+        else:
+            early = None
         return self._decide(now, standing, standing.begin.members, early=early)
+
+    def snapshot(self) -> dict[str, Any]:
+        """How many decisions there were, as strict JSON."""
+        return {"generation": self._generation}
+
+    def restore(self, state: object) -> None:
+        """Count on from a snapshot; raises `SnapshotUnreadable`."""
+        seen = snapshots.fields("decider", state, "generation")
+        self._generation = snapshots.count("decider.generation", seen["generation"])
+
+    def redo(
+        self,
+        standing: Generation,
+        members: tuple[int, ...],
+        holders: Collection[int],
+        *,
+        round_: int,
+        reason: str,
+        standby: int | None,
+    ) -> Generation:
+        """The same decision for those of its members that are left, from a round that failed on.
+
+        Parameters
+        ----------
+        standing
+            What governed the round.
+        members
+            Who is left of its members, in their order.
+        holders
+            Sites that hold the model of the round before.
+        round_
+            The round that is done again.
+        reason
+            Why, in words.
+        standby
+            The generation whose standby group they go on with; None where they build one.
+        """
+        made, begin = standing.decision, standing.begin
+        places = [begin.members.index(site) for site in members]
+        steps, deadline_s = made.work.steps, made.work.deadline_s
+        decision = replace(
+            made,
+            generation=self._generation + 1,
+            members=members,
+            work=Work(
+                steps=None if steps is None else tuple(steps[i] for i in places),
+                deadline_s=None if deadline_s is None else tuple(deadline_s[i] for i in places),
+            ),
+            rounds=max(1, made.rounds - (round_ - begin.first_round)),
+            reason=reason,
+        )
+        self._generation += 1
+        again = begin.model_copy(
+            update={
+                "generation": self._generation,
+                "members": members,
+                "steps": decision.work.steps,
+                "deadline_s": decision.work.deadline_s,
+                "half": (),
+                "first_round": round_,
+                "rounds": decision.rounds,
+                "transfers": plan_transfers(members, holders),
+                "redo": True,
+                "standby": standby,
+                "clock_s": self._time.announce(
+                    self._generation, rebuild=True, meanwhile=None, round_=round_ - 1
+                ),
+            }
+        )
+        event = self._event(again, decision, standing.made_from, 0.0, None)
+        event = event.model_copy(update={"time_s": self._time.now_s()})
+        return Generation(again, decision, standing.made_from, True, event)
+
+    def anew(
+        self, standing: Generation, holders: Collection[int], *, round_: int, reason: str
+    ) -> Generation:
+        """Another decision on a round whose members are all gone.
+
+        Parameters
+        ----------
+        standing, holders, round_, reason
+            As of `redo`.
+
+        Raises
+        ------
+        NoUsableSite
+            Nobody can be chosen.
+        """
+        decided = self._decide(self._observe(round_, standing), None, holders, early=reason)
+        begin = decided.begin.model_copy(update={"redo": True})
+        return replace(decided, begin=begin, rebuild=True)
 
     def _observe(self, first_round: int, standing: Generation | None) -> Observation:
         return self._observer.observe(
@@ -127,6 +272,7 @@ class Decider:
             deadline_s=decision.work.deadline_s,
             half=self._half(decision.members),
             first_round=observation.round,
+            rounds=decision.rounds,
             transfers=plan_transfers(decision.members, holders),
             clock_s=self._time.announce(
                 self._generation,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from powertrip.coordination import snapshots
+from powertrip.selection.checks import to_json_list
 from powertrip.world.network import Star
 from powertrip.world.world import World
 
@@ -109,6 +112,27 @@ class Correction:
         kept = self._kept(time_s) ** 2
         return np.exp(np.sqrt(kept * self._off**2 + (1 - kept) * self._model_off**2))
 
+    def snapshot(self) -> dict[str, Any]:
+        """All that was learned, as strict JSON."""
+        return {
+            "ratios": to_json_list(self._ratios),
+            "count": to_json_list(self._count),
+            "log": to_json_list(self._log),
+            "off": to_json_list(self._off),
+            "last_s": to_json_list(self._last_s),
+        }
+
+    def restore(self, name: str, state: object) -> None:
+        """Go on from a snapshot, which an error names; raises `SnapshotUnreadable`."""
+        seen = snapshots.fields(name, state, "ratios", "count", "log", "off", "last_s")
+        size = self._log.size
+        ratios = snapshots.floats(f"{name}.ratios", seen["ratios"], size, _WINDOW)
+        log = snapshots.finite(f"{name}.log", seen["log"], size)
+        off = snapshots.finite(f"{name}.off", seen["off"], size)
+        last_s = snapshots.floats(f"{name}.last_s", seen["last_s"], size)
+        self._count = snapshots.whole_numbers(f"{name}.count", seen["count"], size)
+        self._ratios, self._log, self._off, self._last_s = ratios, log, off, last_s
+
     def _age_s(self, time_s: float) -> NDArray[np.float64]:
         return np.maximum(time_s - self._last_s - self._fresh_s, 0.0)
 
@@ -168,11 +192,7 @@ class LinkEstimates:
         """
         entries = src * self._sites + np.arange(self._sites)
         if self._corrections is None:
-            size, fresh_s = self._sites**2, 2 * self._interval_s
-            self._corrections = (
-                Correction(size, model_off=1.3, fades_s=LINK_FADES_S, fresh_s=fresh_s),
-                Correction(size, model_off=2.0, fades_s=LINK_FADES_S, fresh_s=fresh_s),
-            )
+            self._corrections = self._nothing_learned()
         for correction, measured, modelled in zip(
             self._corrections,
             (rtt_s, bandwidth),
@@ -181,6 +201,30 @@ class LinkEstimates:
         ):
             known = np.array(measured, dtype=np.float64)  # None becomes not a number
             correction.learn(entries, known, modelled[src], time_s)
+
+    def _nothing_learned(self) -> tuple[Correction, Correction]:
+        size, fresh_s = self._sites**2, 2 * self._interval_s
+        return (
+            Correction(size, model_off=1.3, fades_s=LINK_FADES_S, fresh_s=fresh_s),
+            Correction(size, model_off=2.0, fades_s=LINK_FADES_S, fresh_s=fresh_s),
+        )
+
+    def snapshot(self) -> list[dict[str, Any]] | None:
+        """All that was learned, as strict JSON; None where nothing was."""
+        if self._corrections is None:
+            return None
+        return [correction.snapshot() for correction in self._corrections]
+
+    def restore(self, name: str, state: object) -> None:
+        """Go on from a snapshot, which an error names; raises `SnapshotUnreadable`."""
+        if state is None:
+            self._corrections = None
+            return
+        corrections = self._nothing_learned()
+        parts = snapshots.listed(name, state, len(corrections))
+        for correction, part, kind in zip(corrections, parts, ("rtt", "bandwidth"), strict=True):
+            correction.restore(f"{name}.{kind}", part)
+        self._corrections = corrections
 
     def star(self, hub: int, time_s: float) -> Star:
         """The links to and from a hub, corrected by what was measured."""

@@ -1,8 +1,9 @@
 """What the coordinator and the sites tell each other.
 
 The coordinator speaks to all sites at once through one ordered log (`Probe`, `Begin`, `Commit`,
-`Stop`); sites speak to the coordinator through its inbox (`Ready`, `Probed`, `Report`,
-`StopRequest`, `Failure`, `Finished`). What belongs to a generation or a round carries its number.
+`Recall`, `Hurry`, `Stop`); sites speak to the coordinator through its inbox (`Ready`, `Probed`,
+`Report`, `Broken`, `StopRequest`, `Failure`, `Saved`, `Finished`), and so do those who watch over
+them (`LinksGone`, `Gone`, `Back`). What belongs to a generation or a round carries its number.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from powertrip.errors import PowerTripError
+from powertrip.errors import InputError, PowerTripError
+from powertrip.training.errors import TrainingDiverged
 
 
 class Message(BaseModel):
@@ -39,6 +41,15 @@ class Probe(Message):
     """Where each site answers, in the order of the sites; null where one does not."""
 
 
+class Save(Message):
+    """The state after a round is to be saved, in a folder that exists."""
+
+    folder: str
+    round: int
+    keeper: int
+    """The site that saves the model; every site saves what it remembers for itself."""
+
+
 class Begin(Message):
     """A new generation: who trains from which round on, and on what terms.
 
@@ -56,6 +67,20 @@ class Begin(Message):
     """Half of the members, whose mean update is tried beside that of all; empty for no trial."""
     first_round: int
     transfers: tuple[Transfer, ...]
+    limit_s: float | None = None
+    """Seconds from a round's start by which its exchange is given up; null for the ceiling,
+    `exchange.timeout_s`, as in the next one."""
+    join_limit_s: float | None = None
+    """Seconds by which the group and the model must be there."""
+    redo: bool = False
+    """Whether `first_round` is done again: who is ahead of the commit before it goes back to that,
+    and whoever has trained `first_round` already exchanges that update once more."""
+    standby: int | None = None
+    """The generation whose standby group the members go on with; null where they build one."""
+    rounds: int = 1
+    """Rounds that it holds for at least: so many the members do without the coordinator."""
+    following: Begin | None = None
+    """The generation that begins with round `first_round + 1`, where it is decided already."""
     clock_s: float
     """The training clock: at the moment of publication, or, where it is modelled, at the beginning
     of the first round."""
@@ -70,17 +95,33 @@ class Commit(Message):
     begin: Begin | None = None
     """The generation that begins with round `round + 2`, where another one does: whoever has read
     this commit knows what the next two rounds are."""
+    limit_s: float | None = None
+    """As in `Begin`, as it is known by now."""
+    save: Save | None = None
+    """Asks for a checkpoint of this commit."""
+
+
+class Recall(Message):
+    """Another process of the coordinator asks who is there, and what it has not taken in."""
+
+    kind: Literal["recall"] = "recall"
+    term: int
+    """How many processes the coordinator has had before."""
+
+
+class Hurry(Message):
+    """The run is to end with the round that is being done: local training is cut short."""
+
+    kind: Literal["hurry"] = "hurry"
 
 
 class Stop(Message):
-    """The run ends when round `after_round` is done; whatever was begun beyond it is dropped."""
+    """The run has ended with round `after_round`; whatever was begun beyond it is dropped."""
 
     kind: Literal["stop"] = "stop"
     after_round: int
-    keeper: int | None
-    """The site that saves the model; null when there is nothing to save."""
-    checkpoint: str
-    """The file that it saves it to."""
+    save: Save | None
+    """Asks for a checkpoint of that round; null when there is nothing to save."""
 
 
 class Ready(Message):
@@ -93,7 +134,11 @@ class Ready(Message):
     """Local steps of one round by the training settings."""
     update_bytes: int
     digest: str
+    round: int = 0
+    """The last round that is in its model."""
     backend: str
+    incarnation: int = 0
+    """How many processes this site has had before."""
     probe: str | None = None
     """Where it answers the others' measurements; null where it takes no part in them."""
 
@@ -164,6 +209,26 @@ class Report(Message):
     """Seconds of waiting for the group and the model, in a generation's first round."""
     joined_bytes: int
     """Bytes that this member received as a newcomer, in a generation's first round."""
+    standby: int | None = None
+    """The generation of its standby group, where one is ready."""
+    rejected: str | None = None
+    """Why its update had no weight; null where it had."""
+
+
+class Broken(Message):
+    """A member's exchange has failed; it still holds the last commit, and its own update."""
+
+    kind: Literal["broken"] = "broken"
+    site: int
+    generation: int
+    round: int
+    awaited: int | None = None
+    """The site that it waited for in vain; null where it does not know."""
+    adds: bool = False
+    """Whether that site kept back its own addend, and did not wait for another's itself."""
+    digest: str | None = None
+    """Of the model after the round before; null where it does not hold that."""
+    text: str
 
 
 class StopRequest(Message):
@@ -189,18 +254,20 @@ class Failure(Message):
     error: str
     text: str
     exit_code: int
-    survives: bool = False
-    """Whether the site still holds the last commit and follows the log to its end."""
+    incarnation: int = 0
+    ends_run: bool = False
+    """Whether the others are of no use either: the scenario is wrong, or the training diverges."""
 
     @classmethod
-    def of(cls, error: PowerTripError, site: int, *, survives: bool = False) -> Self:
+    def of(cls, error: PowerTripError, site: int, *, incarnation: int = 0) -> Self:
         """The message that tells of an error."""
         return cls(
             site=site,
             error=type(error).__name__,
             text=str(error),
             exit_code=error.exit_code,
-            survives=survives,
+            incarnation=incarnation,
+            ends_run=isinstance(error, InputError | TrainingDiverged),
         )
 
 
@@ -209,12 +276,59 @@ class Finished(Message):
 
     kind: Literal["finished"] = "finished"
     site: int
-    checkpoint: str | None = None
-    checkpoint_round: int = 0
-    checkpoint_bytes: int = 0
-    checkpoint_s: float = 0.0
-    checkpoint_error: str | None = None
 
 
-Entry = Probe | Begin | Commit | Stop
-Mail = Ready | Probed | Report | StopRequest | LinksGone | Failure | Finished
+class SavedFile(Message):
+    """A file of a checkpoint."""
+
+    name: str
+    bytes: int
+    checksum: str
+
+
+class Saved(Message):
+    """A site's part of a checkpoint is on disk, or cannot be written."""
+
+    kind: Literal["saved"] = "saved"
+    site: int
+    round: int
+    files: tuple[SavedFile, ...] = ()
+    seconds: float = 0.0
+    """Time that writing took."""
+    error: str | None = None
+
+
+class Gone(Message):
+    """A site's process is not there any more, as far as the coordinator's process can see."""
+
+    kind: Literal["gone"] = "gone"
+    site: int
+    incarnation: int
+    """Which of the site's processes."""
+    reason: Literal["closed", "silent"]
+    """closed: its connection has ended, or a later process of the site has come; silent: it has not
+    been heard within the limit."""
+
+
+class Back(Message):
+    """A process that was `Gone` is heard again."""
+
+    kind: Literal["back"] = "back"
+    site: int
+    incarnation: int
+
+
+Entry = Probe | Begin | Commit | Recall | Hurry | Stop
+Mail = (
+    Ready
+    | Probed
+    | Report
+    | Broken
+    | StopRequest
+    | LinksGone
+    | Failure
+    | Saved
+    | Finished
+    | Gone
+    | Back
+)

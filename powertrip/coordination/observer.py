@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from powertrip.config import Config
+from powertrip.coordination import snapshots
 from powertrip.coordination.estimates import Correction, LinkEstimates
 from powertrip.coordination.membership import HUB
-from powertrip.coordination.messages import Probed, Ready, Report, Tally, Trial
+from powertrip.coordination.messages import Begin, Probed, Ready, Report, Tally, Trial
 from powertrip.coordination.round_model import RoundModel
+from powertrip.selection.checks import to_json_list
 from powertrip.selection.kappa import KappaEstimator, prior_h0
 from powertrip.selection.lookahead import HISTORY_ROWS, SAMPLES_A_SEASON
 from powertrip.selection.round_parts import round_of
@@ -35,6 +38,7 @@ class Observer:
 
     def __init__(self, world: World, config: Config, ready: Sequence[Ready]) -> None:
         self._world, self._config = world, config
+        self._ready = tuple(ready)
         self._update_bytes = ready[HUB].update_bytes
         self._samples = np.array([r.samples for r in ready])
         self._base_steps = np.array([r.steps for r in ready])
@@ -198,6 +202,16 @@ class Observer:
             return self.rebuild_s
         return self._rebuild_prior_s * float(self._rebuild.factors(time_s)[0])
 
+    def join_s(self, begin: Begin, time_s: float) -> tuple[float, float]:
+        """Expected seconds of building a generation's group, and of its longest transfer."""
+        pairs = self._links.pairs(time_s)
+        transfers_s = [
+            float(pairs[0][t.donor, t.newcomer])
+            + 2 * self._update_bytes / float(pairs[1][t.donor, t.newcomer])
+            for t in begin.transfers
+        ]
+        return self._expected_rebuild_s(time_s), sum(transfers_s)
+
     def _between(self, time_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Links between all sites; None where the star needs none of them."""
         return None if self.round_model.exchange_model == "star" else self._links.pairs(time_s)
@@ -222,13 +236,72 @@ class Observer:
             self._last_loss = (round_, validation_loss)
         for report in reports:
             self._last_seen[report.site] = round_
-            self._loss_rms[report.site] = report.loss_rms
+            if report.rejected is None:
+                self._loss_rms[report.site] = report.loss_rms
         self._update_norms.append(reports[0].update_norm)
         critical = self._config.selection.cefl.critical
         layers = next((r.layer_norms for r in reports if r.layer_norms), ())
         if layers and critical.test == "layers":
             self._layer_norms = [*self._layer_norms, layers][-2 * critical.window :]
         self._learn_kappa([report.trial for report in reports])
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that was learned, as strict JSON, with the sites' first reports."""
+        return {
+            "ready": [snapshots.of_model(ready) for ready in self._ready],
+            "links": self._links.snapshot(),
+            "exchange": self._exchange.snapshot(),
+            "speed": self._speed.snapshot(),
+            "rebuild": self._rebuild.snapshot(),
+            "last_seen": to_json_list(self._last_seen),
+            "own_round_s": to_json_list(self._own_round_s),
+            "gains": list(self._gains),
+            "last_loss": None if self._last_loss is None else list(self._last_loss),
+            "loss_rms": to_json_list(self._loss_rms),
+            "update_norms": list(self._update_norms),
+            "layer_norms": [list(norms) for norms in self._layer_norms],
+            "kappa": self._kappa.to_json(),
+            "trials": self._trials,
+            "missing": to_json_list(self._missing),
+        }
+
+    def restore(self, state: object) -> None:
+        """Go on from a snapshot of a run with the same sites.
+
+        Raises
+        ------
+        SnapshotUnreadable
+            It is malformed, or the sites hold other samples or another model. What was taken over
+            until then stays: the observer is of no more use.
+        """
+        seen = snapshots.fields("observer", state, *_REMEMBERED)
+        ready, sites = ready_in(state), len(self._ready)
+        if [_held(r) for r in ready] != [_held(r) for r in self._ready]:
+            raise snapshots.SnapshotUnreadable(
+                "its sites, their samples or their model are not those of this scenario"
+            )
+        self._links.restore("links", seen["links"])
+        self._exchange.restore("exchange", seen["exchange"])
+        self._speed.restore("speed", seen["speed"])
+        self._rebuild.restore("rebuild", seen["rebuild"])
+        self._last_seen = snapshots.whole_numbers("last_seen", seen["last_seen"], sites)
+        self._own_round_s = snapshots.floats("own_round_s", seen["own_round_s"], sites)
+        self._gains = snapshots.series("gains", seen["gains"])
+        self._last_loss = None
+        if seen["last_loss"] is not None:
+            round_, loss = snapshots.listed("last_loss", seen["last_loss"], 2)
+            self._last_loss = (
+                snapshots.count("last_loss", round_), snapshots.number("last_loss", loss)
+            )  # fmt: skip
+        self._loss_rms = snapshots.floats("loss_rms", seen["loss_rms"], sites)
+        self._update_norms = snapshots.series("update_norms", seen["update_norms"])
+        self._layer_norms = [
+            tuple(snapshots.series("layer_norms", norms))
+            for norms in snapshots.listed("layer_norms", seen["layer_norms"])
+        ]
+        snapshots.checked(lambda: self._kappa.load_json(seen["kappa"]))
+        self._trials = snapshots.count("trials", seen["trials"])
+        self._missing = snapshots.booleans("missing", seen["missing"], sites)
 
     def _learn_kappa(self, trials: Sequence[Trial | None]) -> None:
         told = [trial for trial in trials if trial is not None]
@@ -242,6 +315,28 @@ class Observer:
             gain_part=before - sum(halves) / 2,
             gain_all=before - _mean_loss([trial.all for trial in told]),
         )
+
+
+_REMEMBERED = (
+    "ready", "links", "exchange", "speed", "rebuild", "last_seen", "own_round_s", "gains",
+    "last_loss", "loss_rms", "update_norms", "layer_norms", "kappa", "trials", "missing",
+)  # fmt: skip
+
+
+def ready_in(state: object) -> list[Ready]:
+    """The sites' first reports, of which a snapshot of an observer knows.
+
+    Raises
+    ------
+    SnapshotUnreadable
+        It is malformed.
+    """
+    told = snapshots.listed("ready", snapshots.fields("observer", state, *_REMEMBERED)["ready"])
+    return [snapshots.to_model(Ready, "ready", report) for report in told]
+
+
+def _held(ready: Ready) -> tuple[int, int, int, int]:
+    return ready.site, ready.samples, ready.steps, ready.update_bytes
 
 
 def _mean_loss(shares: Sequence[Tally]) -> float:

@@ -35,7 +35,8 @@ def plan_run(setup: Setup, *, time_s: float = 0.0, members: Sequence[str] = ()) 
     """Decide once, as the coordinator of a run would.
 
     The links are the network model of the scenario, and nothing is measured: gains, corrections and
-    losses are what they are before the first round.
+    losses are what they are before the first round. What only a simulation reads is not used; a
+    warning says so where it would change the links' load.
 
     Parameters
     ----------
@@ -74,7 +75,7 @@ def plan_run(setup: Setup, *, time_s: float = 0.0, members: Sequence[str] = ()) 
         bandwidth_scale=config.network.bandwidth_scale,
         update_bytes=observation.update_bytes,
         current=tuple(members),
-        warnings=world.warnings,
+        warnings=(*world.warnings, *_otherwise_simulated(config, observation)),
         sites=_sites(world, config, observation, outlook, decision),
         candidates=tuple(Candidate(**line.to_json()) for line in decision.candidates),
         members=_members(world, observation, outlook, decision),
@@ -104,6 +105,19 @@ def expected_ready(setup: Setup) -> list[Ready]:
         )
         for site, share in enumerate(shares)
     ]
+
+
+def _otherwise_simulated(config: Config, observation: Observation) -> tuple[str, ...]:
+    """Warn where `powertrip simulate` would plan with updates of another size than a run."""
+    if config.simulation.update_bytes is None:
+        return ()
+    simulated = packed_bytes(config.exchange.codec, config.simulation.update_bytes)
+    if simulated == observation.update_bytes:
+        return ()
+    return (
+        f"simulation.update_bytes: powertrip simulate counts an update as {simulated} bytes; this "
+        f"is the plan of a real run, whose model has {observation.update_bytes}",
+    )
 
 
 def _numbers(world: World, members: Sequence[str]) -> tuple[int, ...]:

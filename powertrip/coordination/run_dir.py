@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from pathlib import Path
@@ -43,6 +44,36 @@ def make_run_dir(config: Config) -> Path:
             f"runtime.run_dir: {path} cannot be written: {error.strerror or error}"
         ) from error
     return path
+
+
+def reopen_run_dir(run: Path, config: Config) -> Path:
+    """Let a run go on in its own folder, with settings that may have changed.
+
+    Parameters
+    ----------
+    run
+        The folder.
+    config
+        What the run goes on with; the file that it began with stays beside it where they differ.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be written.
+    """
+    path, text = run / CONFIG_FILE, dump_config(config)
+    try:
+        if path.read_text(encoding="utf-8") != text:
+            numbers = itertools.count(1)
+            names = (f"{CONFIG_FILE}.before-{number}" for number in numbers)
+            before = next(name for name in names if not (run / name).exists())
+            partial = run / f"{CONFIG_FILE}.partial"
+            partial.write_text(text, encoding="utf-8")
+            path.replace(run / before)
+            partial.replace(path)
+    except OSError as error:
+        raise InputError(f"{run} cannot be written: {error.strerror or error}") from error
+    return run
 
 
 def recorded_files(run: Path) -> tuple[Path, Path]:

@@ -37,12 +37,15 @@ class Setup:
         End standard output with the summary as one line of JSON.
     links
         How the sites of this machine are joined.
+    resume
+        Folder of the run that goes on from its last checkpoint; None for a run that begins.
     """
 
     config: Config
     base_dir: Path
     json_summary: bool = False
     links: Links = REAL_LINKS
+    resume: str | None = None
 
     @classmethod
     def resolve(
@@ -83,6 +86,7 @@ class Setup:
                 "base_dir": str(self.base_dir),
                 "json_summary": self.json_summary,
                 "links": asdict(self.links),
+                "resume": self.resume,
             }
         ).encode()
 
@@ -95,6 +99,7 @@ class Setup:
             base_dir=Path(fields["base_dir"]),
             json_summary=fields["json_summary"],
             links=Links(**fields["links"]),
+            resume=fields["resume"],
         )
 
     def build_world(self) -> World:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from powertrip.coordination import snapshots
 from powertrip.coordination.accounts import RoundAccount, RoundTimes
 from powertrip.coordination.errors import SitesStalled
 from powertrip.coordination.messages import Begin, Report
@@ -38,6 +39,26 @@ class Timekeeper(Protocol):
 
     def account(self, begin: Begin, reports: Sequence[Report]) -> RoundAccount:
         """A round has ended: how long it took. To be called once for every round, in order."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """The clock's state as strict JSON."""
+
+    def restore(self, state: object, *, passed_s: float) -> None:
+        """Go on from a snapshot, in place of `start`.
+
+        Parameters
+        ----------
+        state
+            What `snapshot` gave.
+        passed_s
+            Seconds since then that belong to the run; a clock that moves by rounds has no use for
+            them.
+
+        Raises
+        ------
+        SnapshotUnreadable
+            It is malformed, or of another kind of clock.
+        """
 
 
 class ModelledTime:
@@ -101,6 +122,16 @@ class ModelledTime:
             rebuild_s=rebuild_s,
         )
         return RoundAccount(start_s, self._now_s, times, local_s)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The clock, and which generations need a new group."""
+        return {"modelled_s": self._now_s, "rebuilds": sorted(self._rebuilds)}
+
+    def restore(self, state: object, *, passed_s: float) -> None:
+        """Go on from a snapshot; raises `SnapshotUnreadable`."""
+        seen = snapshots.fields("clock", state, "modelled_s", "rebuilds")
+        self._now_s = snapshots.number("clock.modelled_s", seen["modelled_s"], 0.0)
+        self._rebuilds = set(snapshots.counts("clock.rebuilds", seen["rebuilds"]))
 
     def _rebuild_s(self, begin: Begin, round_: int) -> float:
         rebuilt = begin.generation in self._rebuilds and round_ == begin.first_round

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from powertrip.exchange.errors import ExchangeError
+from powertrip.exchange.errors import NobodyTrained
 from powertrip.exchange.group import Group, GroupSum
 
 
@@ -42,13 +42,15 @@ class WeightedMean:
         """
         self._over(group).expect()
 
-    def over(self, group: Group, weight: float) -> float:
+    def over(self, group: Group, weight: float, limit_s: float | None = None) -> float:
         """Replace `update` by the weighted mean over the group.
 
         Parameters
         ----------
         weight
             This member's weight, for example the samples it trained on; 0 takes part without a say.
+        limit_s
+            How long it may take; None for the group's own limit.
 
         Returns
         -------
@@ -58,14 +60,16 @@ class WeightedMean:
         Raises
         ------
         ExchangeError
-            The exchange failed, or no member had any weight.
+            The exchange failed.
+        NobodyTrained
+            No member had any weight.
         """
         self.update.mul_(weight)
         self._buffer[-1] = weight
-        self._over(group).run()
+        self._over(group).run(limit_s)
         total = float(self._buffer[-1])
         if not total > 0:
-            raise ExchangeError(
+            raise NobodyTrained(
                 "averaging",
                 site="of every member",
                 generation=group.generation,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -13,9 +14,21 @@ import torch
 import torch.distributed as dist
 
 from powertrip.exchange.errors import BackendUnusable, ExchangeError
-from powertrip.exchange.sums import Algorithm, MeshSum, RingSum, Sum
+from powertrip.exchange.sums import Algorithm, Awaited, MeshSum, RingSum, Sum
 
 Backend = Literal["gloo", "nccl"]
+
+_TIMED_OUT = "timed out"  # what Gloo says of a wait that it has given up
+
+
+def _nobody() -> None:
+    return None
+
+
+def _reason(error: RuntimeError) -> str:
+    """The first line of what the library says, without its source's path and its advice."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[[^\]]*\.\w+:\d+\]\s*", "", first).split(". This is typically")[0]
 
 
 def store_prefix(generation: int) -> str:
@@ -89,7 +102,7 @@ class Group:
     Parameters
     ----------
     store
-        Any store that all the members reach.
+        Any store that all the members reach; a group of one needs none.
     generation
         The number of the decision; it separates the keys of successive groups.
     members
@@ -111,7 +124,7 @@ class Group:
 
     def __init__(
         self,
-        store: dist.Store,
+        store: dist.Store | None,
         *,
         generation: int,
         members: Sequence[int],
@@ -132,12 +145,56 @@ class Group:
         self._name = name
         self._backend = backend
         self._algorithm = algorithm
+        self._ranks = tuple(range(self.size))
         self._timeout = timedelta(seconds=timeout_s)
         self._group: Any = None
         self._sums: list[GroupSum] = []
         if self.size > 1:
+            assert store is not None
             prefixed = dist.PrefixStore(f"{store_prefix(generation)}/{purpose}", store)
             self._group = self._guard("building the process group", lambda: self._build(prefixed))
+
+    @property
+    def divisible(self) -> bool:
+        """Whether some of the members can go on with the connections of this group."""
+        return self._algorithm == "mesh" and self.size > 1
+
+    def among(self, members: Sequence[int], *, generation: int, site: int) -> Group:
+        """The group of those of its members that are left, over the connections of this one.
+
+        This group is of no more use afterwards. The connections to the others stay open, and idle.
+
+        Parameters
+        ----------
+        members
+            Some of this group's, this site among them.
+        generation
+            Of the new group.
+        site
+            This process's own site.
+
+        Raises
+        ------
+        ValueError
+            The group is not `divisible`, or closed.
+        """
+        if not self.divisible or self._group is None:
+            raise ValueError("only an open group that adds up in a mesh can go on with a part")
+        left = Group(
+            None,
+            generation=generation,
+            members=(site,),
+            site=site,
+            name=self._name,
+            backend=self._backend,
+            timeout_s=self._timeout.total_seconds(),
+            algorithm=self._algorithm,
+        )
+        left.members = tuple(members)
+        left.rank, left.size = left.members.index(site), len(members)
+        left._ranks = tuple(self._ranks[self.members.index(member)] for member in members)
+        left._group, self._group = self._group, None
+        return left
 
     def _build(self, store: dist.Store) -> Any:
         if self._backend == "gloo":
@@ -171,21 +228,25 @@ class Group:
         if self._algorithm == "ring":
             return RingSum(self._group, self.size, tensor, limit_s)
         tags = (1 + 2 * channel, 2 + 2 * channel)
-        return MeshSum(self._group, self.rank, self.size, tensor, limit_s, tags)
+        return MeshSum(self._group, self.rank, self._ranks, tensor, limit_s, tags)
 
-    def send(self, tensor: torch.Tensor, to_site: int) -> None:
-        """Send `tensor` to one member."""
-        peer, staged = self.members.index(to_site), self.staged(tensor)
-        self._run("send", staged, self._timeout, lambda: self._group.send([staged], peer, 0))
+    def send(self, tensor: torch.Tensor, to_site: int, *, timeout_s: float | None = None) -> None:
+        """Send `tensor` to one member, which may take it as late as `timeout_s`."""
+        peer, staged = self._ranks[self.members.index(to_site)], self.staged(tensor)
+        limit = self._timeout if timeout_s is None else timedelta(seconds=timeout_s)
+        self._run("send", staged, limit, lambda: self._group.send([staged], peer, 0))
         self.bytes_sent += tensor.nbytes
 
     def receive(
         self, tensor: torch.Tensor, from_site: int, *, timeout_s: float | None = None
     ) -> None:
         """Fill `tensor` with what a member sends, which it may do as late as `timeout_s`."""
-        peer, staged = self.members.index(from_site), self.staged(tensor)
+        peer, staged = self._ranks[self.members.index(from_site)], self.staged(tensor)
         limit = self._timeout if timeout_s is None else timedelta(seconds=timeout_s)
-        self._run("receive", staged, limit, lambda: self._group.recv([staged], peer, 0))
+        awaited = Awaited(self.members.index(from_site), adds=True)
+        self._run(
+            "receive", staged, limit, lambda: self._group.recv([staged], peer, 0), lambda: awaited
+        )
         if staged is not tensor:
             tensor.copy_(staged)
         self.bytes_received += tensor.nbytes
@@ -195,27 +256,38 @@ class Group:
         return tensor.cpu() if self._backend == "gloo" else tensor
 
     def _run(
-        self, action: str, staged: torch.Tensor, limit: timedelta, start: Callable[[], dist.Work]
+        self,
+        action: str,
+        staged: torch.Tensor,
+        limit: timedelta,
+        start: Callable[[], dist.Work],
+        awaited: Callable[[], Awaited | None] = _nobody,
     ) -> None:
         def wait() -> None:
             start().wait(limit)
             if staged.is_cuda:
                 torch.cuda.current_stream(staged.device).synchronize()
 
-        self._guard(action, wait)
+        self._guard(action, wait, awaited)
 
-    def _guard(self, action: str, call: Callable[[], Any]) -> Any:
+    def _guard(
+        self, action: str, call: Callable[[], Any], awaited: Callable[[], Awaited | None] = _nobody
+    ) -> Any:
         try:
             return call()
         except RuntimeError as error:  # torch has no narrower type for a lost peer or a timeout
             # Its frames hold what keeps the connections open, and peers would wait on this site.
             error.__traceback__ = None
-            reason = str(error).strip().splitlines()
+            reason = _reason(error)
+            # A peer that has closed its connection may only have given up on another one.
+            late = awaited() if _TIMED_OUT in reason.lower() else None
             raise ExchangeError(
                 action,
                 site=self._name,
                 generation=self.generation,
-                reason=reason[0] if reason else type(error).__name__,
+                reason=reason,
+                awaited=None if late is None else self.members[late.place],
+                adds=late is not None and late.adds,
             ) from error
 
     def close(self) -> None:
@@ -265,35 +337,45 @@ class GroupSum:
         self._sum = group._new_sum(self._staged, channel)
         self._dropped = False
 
-    def run(self) -> None:
-        """Make a sum at once."""
+    def run(self, limit_s: float | None = None) -> None:
+        """Make a sum at once, in `limit_s` or within the group's own limit."""
+        if limit_s is not None:
+            self.bound(limit_s)
         self.begin()
         self.forward()
         self.finish()
 
+    def bound(self, limit_s: float) -> None:
+        """Let the next sum take so long, from `begin` on, and no longer."""
+        if (total := self._of_several()) is not None:
+            total.bound(limit_s)
+
     def expect(self) -> None:
         """Get ready for what the others send; the tensor may be filled after that."""
         if (total := self._of_several()) is not None:
-            self.group._guard("all-reduce", total.expect)
+            self._step(total, total.expect)
 
     def begin(self) -> None:
         """Send this member's addend; the tensor is not to be touched until `finish`."""
         if (total := self._of_several()) is not None:
             if self._staged is not self._tensor:
                 self._staged.copy_(self._tensor)
-            self.group._guard("all-reduce", total.begin)
+            self._step(total, total.begin)
 
     def forward(self) -> None:
         """Wait for the addends to this member's part, and send on its sum."""
         if (total := self._of_several()) is not None:
-            self.group._guard("all-reduce", total.forward)
+            self._step(total, total.forward)
 
     def finish(self) -> None:
         """Wait until the tensor holds the sum."""
         if (total := self._of_several()) is not None:
-            self.group.bytes_sent += self.group._guard("all-reduce", total.finish)
+            self.group.bytes_sent += self._step(total, total.finish)
             if self._staged is not self._tensor:
                 self._tensor.copy_(self._staged)
+
+    def _step(self, total: Sum, call: Callable[[], Any]) -> Any:
+        return self.group._guard("all-reduce", call, lambda: total.awaited)
 
     def _of_several(self) -> Sum | None:
         """What makes the sum; None in a group of one."""

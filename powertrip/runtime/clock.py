@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
+from powertrip.coordination import snapshots
 from powertrip.coordination.accounts import RoundAccount, measured_times
 from powertrip.coordination.messages import Begin, Report
 
@@ -64,3 +66,21 @@ class MeasuredTime:
         return RoundAccount(
             start_s, self._last_end_s, times, tuple(report.local_s for report in reports)
         )
+
+    def snapshot(self) -> dict[str, Any]:
+        """The reading, and that at the end of the last round."""
+        return {"measured_s": self.now_s(), "last_end_s": self._last_end_s}
+
+    def restore(self, state: object, *, passed_s: float) -> None:
+        """Go on from the reading of a snapshot and the seconds since; the clock runs at once.
+
+        Raises
+        ------
+        SnapshotUnreadable
+            It is malformed, or of a modelled clock.
+        """
+        seen = snapshots.fields("clock", state, "measured_s", "last_end_s")
+        reading_s = snapshots.number("clock.measured_s", seen["measured_s"], 0.0)
+        self._last_end_s = snapshots.number("clock.last_end_s", seen["last_end_s"], 0.0)
+        self._clock.set(reading_s + passed_s)
+        self._started = True

@@ -2,34 +2,58 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
+from collections import deque
+from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from powertrip.coordination.attempt import Attempt
 from powertrip.coordination.course import Course
+from powertrip.coordination.limits import TimeLimits
 from powertrip.coordination.membership import HUB
 from powertrip.coordination.messages import (
+    Back,
     Begin,
+    Broken,
     Commit,
     Failure,
     Finished,
+    Gone,
+    Hurry,
     LinksGone,
     Mail,
     Probe,
     Probed,
     Ready,
+    Recall,
     Report,
+    Save,
+    Saved,
     Stop,
     StopRequest,
 )
 from powertrip.coordination.observer import Observer
+from powertrip.coordination.roster import MOST_REJECTIONS, Roster
+from powertrip.coordination.rounds import Rounds
 from powertrip.coordination.setup import Setup
 from powertrip.coordination.timekeeping import ModelledTime, Timekeeper
 from powertrip.errors import PowerTripError
 from powertrip.exchange.group import store_prefix
+from powertrip.runtime.checkpoints import Checkpoints, Made
 from powertrip.runtime.clock import MeasuredTime
 from powertrip.runtime.control import Inbox, Log, StoreFactory, delete_prefix
-from powertrip.runtime.errors import ControlPlaneError, LinksLost, SiteFailed, SitesSilent
+from powertrip.runtime.errors import (
+    ControlPlaneError,
+    ExchangeKeepsFailing,
+    LinksLost,
+    ModelLost,
+    SiteFailed,
+    SitesSilent,
+)
+from powertrip.runtime.manifest import Found, read_coordinator
+from powertrip.runtime.memory import Memory, remember
 from powertrip.runtime.surveys import Surveys
 from powertrip.telemetry import events
 from powertrip.telemetry.events import Outcome
@@ -38,6 +62,13 @@ from powertrip.telemetry.telemetry import Telemetry
 from powertrip.world.world import World
 
 _PROBE_SLACK_S = 10.0  # for the sites' answers, beyond the limit of the measurement itself
+_SETTLE_S = 0.8  # within which all members of a failed exchange have given up, too
+_SLACK_S = 2.0  # of a report on its way, beyond the limit of the exchange itself
+_EVALUATIONS = 3.0  # times the last evaluation that the next may take
+_GONE = {
+    "closed": "its process has ended",
+    "silent": "it is not heard any more: frozen, or cut off",
+}
 _LAG_SHARE = 0.2  # of local training, beyond which the emulated pace is not the modelled one
 
 
@@ -64,6 +95,12 @@ class Coordinator:
         Is handed every event; owned by the caller.
     begin_schedule
         Called when the training begins, where links are emulated.
+    resume
+        The checkpoint that the run goes on from; None for one that begins.
+    come_back
+        What another process of the coordinator has left in the store; None where there was none.
+    term
+        How many processes the coordinator has had before.
     """
 
     def __init__(
@@ -74,19 +111,41 @@ class Coordinator:
         telemetry: Telemetry,
         *,
         begin_schedule: Callable[[], None] | None = None,
+        resume: Found | None = None,
+        come_back: Memory | None = None,
+        term: int = 0,
     ) -> None:
-        self._begin_schedule = begin_schedule
+        self._begin_schedule, self._resume = begin_schedule, resume
+        self._return, self._term = come_back, term
+        self._ready: tuple[Ready, ...] = ()
+        self._backlog: deque[Mail] = deque()
+        self._replans = True
         self._setup, self._config, self._world = setup, setup.config, world
         self._store = connect()
         self._log, self._inbox = Log(self._store), Inbox(self._store)
         self._telemetry = telemetry
 
         self._course: Course | None = None
-        self._holders: set[int] = set()
+        self._roster = Roster()
+        self._rounds = Rounds(self._roster, HUB)
+        self._checkpoints = Checkpoints(
+            telemetry.run_dir,
+            self._config.checkpoint,
+            sites=world.names,
+            base_dir=setup.base_dir,
+            warn=self.warn,
+        )
+        self._limits = TimeLimits(
+            self._config.runtime.shortest_limit_s, self._config.exchange.timeout_s
+        )
+        self._set_silence_s: Callable[[float], None] | None = None
+        self._slack_s = _SLACK_S
+        self._built: list[int] = []
+        self._hurried = False
+        self._saved_round = 0
         self._stop: Stop | None = None
         self._signal: int | None = None
         self._finished: set[int] = set()
-        self._farewells: list[Finished] = []
         self._lag_warned = False
         self._links_measured = False
 
@@ -106,45 +165,111 @@ class Coordinator:
         try:
             return self._run()
         except Exception:  # whatever it is, nobody shall wait for a coordinator that is gone
-            self._publish_stop(after_round=self._round)
+            self._publish_stop()
             raise
 
     def _run(self) -> Summary:
-        ready = self._await_sites()
-        observer = Observer(self._world, self._config, ready)
-        self._observer = observer
-        modelled = self._config.selection.clock == "modelled"
-        self._time: Timekeeper = ModelledTime(observer) if modelled else MeasuredTime()
-        self._course = course = Course(
-            self._config, self._world, observer, self._time, self._telemetry
-        )
-        self._surveys = Surveys(self._world, sum(r.probe is not None for r in ready))
-        course.announce(
-            backend=ready[HUB].backend,
-            pacing=self._config.runtime.pacing,
-            links=self._setup.links.reason,
-        )
-        first = ready[HUB].digest
-        self._holders = {r.site for r in ready if r.digest == first}
         try:
-            self._measure_links(ready)
-            if self._begin_schedule is not None:
-                self._begin_schedule()
-            self._time.start()
+            course = self._begin() if self._return is None else self._come_back(self._return)
             outcome, exit_code = (
                 self._train(course) if self._signal is None else self._interrupted()
             )
         except PowerTripError as error:
             outcome, exit_code = self._fail(error)
         try:
-            self._publish_stop(
-                after_round=self._round, holders=sorted(self._holders - self._finished)
-            )
+            self._publish_stop()
             self._await_finished()
         except ControlPlaneError as error:
             text = f"how the sites have ended is not known: {error}"
             self._telemetry.emit(events.Warned(time_s=self._time.now_s(), text=text))
         return self._telemetry.end(outcome, exit_code, time_s=self._time.now_s())
+
+    def _begin(self) -> Course:
+        """Wait for the sites, and publish the first generation, or the one of a checkpoint."""
+        ready = self._await_sites()
+        course = self._make_course(ready)
+        if self._resume is None:
+            course.announce(
+                backend=ready[HUB].backend,
+                pacing=self._config.runtime.pacing,
+                links=self._setup.links.reason,
+            )
+        digest = ready[HUB].digest if self._resume is None else self._resume.manifest.digest
+        self._rounds.hold((r.site for r in ready if r.digest == digest), digest)
+        self._measure_links(ready)
+        if self._begin_schedule is not None:
+            self._begin_schedule()
+        if self._signal is None:
+            self._publish(self._first_generation(course))
+            course.record()
+        self._listen_closely()
+        return course
+
+    def _make_course(self, ready: Sequence[Ready]) -> Course:
+        self._ready = tuple(ready)
+        self._observer = observer = Observer(self._world, self._config, ready)
+        modelled = self._config.selection.clock == "modelled"
+        self._time: Timekeeper = ModelledTime(observer) if modelled else MeasuredTime()
+        self._surveys = Surveys(self._world, sum(r.probe is not None for r in ready))
+        self._course = course = Course(
+            self._config, self._world, observer, self._time, self._telemetry
+        )
+        return course
+
+    def _listen_closely(self) -> None:
+        if self._set_silence_s is not None:
+            self._set_silence_s(self._config.runtime.shortest_limit_s)
+
+    def _come_back(self, memory: Memory) -> Course:
+        """Go on where another process of the coordinator has ended; the sites have gone on."""
+        course = self._make_course(memory.ready)
+        course.restore(memory.course, passed_s=max(0.0, time.time() - memory.wall_time))
+        self._checkpoints.start(course.round)
+        self._replans = False
+        self._log.go_on(memory.entry, memory.position)
+        self._telemetry.emit(
+            events.Resumed(
+                time_s=self._time.now_s(),
+                round=course.round,
+                lost_rounds=0,
+                term=self._term,
+                reason="the coordinator's process had ended",
+            )
+        )
+        self._log.append(Recall(term=self._term))
+        course.record()
+        missing = set(range(len(self._world.names)))
+        deadline_s = time.monotonic() + self._config.runtime.shortest_limit_s + _SLACK_S
+        backlog: list[Mail] = []
+        while missing and time.monotonic() < deadline_s:
+            mail = self._receive_any(deadline_s)
+            if mail is not None:
+                backlog.append(mail)
+            if isinstance(mail, Ready):
+                missing.discard(mail.site)
+                self._roster.arrive(mail.site, mail.incarnation)
+        self._rounds.hold(memory.holders)
+        for site in missing:
+            self._roster.lose(site, 0, course.announced)
+            self._tell_gone(site, "it has not answered the new process of the coordinator")
+        self._tell_observer(course.round + 2)
+        self._backlog.extend(backlog)
+        self._listen_closely()
+        return course
+
+    def watch(self, set_silence_s: Callable[[float], None]) -> None:
+        """The sites' presence is watched; say how long a site may be silent while it trains."""
+        self._set_silence_s = set_silence_s
+
+    def log_position(self) -> int:
+        """Entry of the log that a process which comes late begins with; from any thread."""
+        # One that comes after the end is to read of it.
+        return self._log.length - (1 if self._stop is not None else 0)
+
+    def warn(self, text: str) -> None:
+        """Tell of something that is not as it should be; from any thread."""
+        now_s = 0.0 if self._course is None else self._time.now_s()
+        self._telemetry.emit(events.Warned(time_s=now_s, text=text))
 
     @property
     def _round(self) -> int:
@@ -157,9 +282,10 @@ class Coordinator:
         limit_s = self._config.runtime.start_limit_s
         deadline_s = time.monotonic() + limit_s
         while missing := [site for site in sites if site not in ready]:
-            mail = self._receive(deadline_s, missing, "starting", limit_s, "runtime.start_limit_s")
+            mail = self._receive(deadline_s)
             if isinstance(mail, Ready):
                 ready[mail.site] = mail
+            self._check_silence(deadline_s, missing, "starting", limit_s, "runtime.start_limit_s")
             if self._signal is not None:
                 raise Interrupted(self._signal)
         return [ready[site] for site in sites]
@@ -173,75 +299,236 @@ class Coordinator:
         limit_s = self._config.exchange.probe.limit_s + _PROBE_SLACK_S
         deadline_s = time.monotonic() + limit_s
         while not self._links_measured and self._signal is None:
-            self._receive(
+            self._receive(deadline_s)
+            self._check_silence(
                 deadline_s, measuring, "measuring the links", limit_s, "exchange.probe.limit_s"
             )
 
+    def _check_silence(
+        self, deadline_s: float, missing: Sequence[int], doing: str, limit_s: float, setting: str
+    ) -> None:
+        if time.monotonic() >= deadline_s:
+            names = [self._world.names[site] for site in missing]
+            raise SitesSilent(names, doing, limit_s, setting)
+
     def _train(self, course: Course) -> tuple[Outcome, int]:
         """Round after round; decisions are made a round ahead, so that no site waits for one."""
-        self._log.append(course.start(self._holders))
-        course.record()
         while True:
-            begin, round_ = course.begin, course.round + 1
-            reports = self._collect(begin, round_)
-            if reports is None:
+            attempt = self._attempt(course)
+            if attempt is None:
                 return self._interrupted()
-            course.account(reports)
-            self._holders = set(begin.members)
-            end = self._end_after(course)
-            if end is not None:
-                self._publish_stop(after_round=round_, holders=begin.members)
-            else:
-                after_next = course.ahead()
-                self._log.append(
-                    Commit(generation=begin.generation, round=round_, begin=after_next)
-                )
+            if not attempt.complete and not attempt.lost:
+                self._find_culprits(attempt)
+            if not attempt.complete:
+                self._redo(course, attempt)
+                course.record()
+                continue
+            end = self._commit(course, attempt)
             course.record()
             if course.rebuilt:
-                # Every member is connected: nobody reads the group's keys again.
-                delete_prefix(self._store, store_prefix(begin.generation))
-            self._warn_of_lag(reports)
+                self._tidy(attempt.begin.generation)
+            self._warn_of_lag(attempt.reports)
             if end is not None:
                 return end
 
-    def _collect(self, begin: Begin, round_: int) -> list[Report] | None:
-        """All members' reports of a round; None if the run stops and they do not come in time."""
-        reports: dict[int, Report] = {}
-        limit_s = self._config.runtime.silence_limit_s
-        deadline_s = time.monotonic() + limit_s
-        while missing := [site for site in begin.members if site not in reports]:
-            try:
-                mail = self._receive(
-                    deadline_s,
-                    missing,
-                    f"in round {round_} of generation {begin.generation}",
-                    limit_s,
-                    "runtime.silence_limit_s",
-                )
-            except SitesSilent:
-                if self._stop is None:
-                    raise
-                return None
-            if isinstance(mail, StopRequest) and self._stop is None:
-                # Members may be in this round's exchange already, so it is finished, and shortened.
-                self._publish_stop(after_round=round_, holders=begin.members)
-                deadline_s = time.monotonic() + self._config.runtime.stop_grace_s
-            if (
-                isinstance(mail, Report)
-                and (mail.generation, mail.round) == (begin.generation, round_)
-                and mail.site in begin.members
-            ):
-                reports[mail.site] = mail
-        return [reports[site] for site in begin.members]
+    def _first_generation(self, course: Course) -> Begin:
+        if self._resume is None:
+            self._time.start()
+            return course.start(self._rounds.holders(1))
+        course.restore(read_coordinator(self._resume.folder))
+        round_ = course.round
+        holders = self._rounds.holders(round_ + 1)
+        if not holders:
+            raise ModelLost(round_)
+        self._checkpoints.start(round_)
+        self._saved_round = round_
+        self._telemetry.emit(
+            events.Resumed(
+                time_s=self._time.now_s(),
+                round=round_,
+                lost_rounds=0 if self._telemetry.kept is None else self._telemetry.kept.lost_rounds,
+                checkpoint=str(self._resume.folder),
+                term=0,
+                reason="; ".join(self._resume.skipped) or "from the last checkpoint",
+            )
+        )
+        return course.resume(holders)
 
-    def _receive(
-        self, deadline_s: float, missing: Sequence[int], doing: str, limit_s: float, setting: str
-    ) -> Mail:
-        """The next message; a failure that a site reports is raised here."""
-        mail = self._inbox.receive(deadline_s - time.monotonic())
+    def _attempt(self, course: Course) -> Attempt | None:
+        """Wait for the members to do a round, or to fail in it; None if the run stops without it.
+
+        When a member is gone the others are not waited for. When an exchange has failed though all
+        are there, the others say within moments what they have waited for, too.
+        """
+        rounds = self._rounds
+        attempt = rounds.begin(course.begin, course.round + 1)
+        deadline_s = time.monotonic() + self._attempt_limit_s(course)
+        settled_s = math.inf
+        while (verdict := rounds.verdict()) in ("wait", "settle"):
+            if verdict == "settle":
+                settled_s = min(settled_s, time.monotonic() + _SETTLE_S)
+            until_s = min(deadline_s, settled_s)
+            mail = self._receive(until_s)
+            if mail is None and time.monotonic() >= until_s:
+                break
+            if isinstance(mail, StopRequest) and not self._hurried:
+                # Members may be in this round's exchange already, so it is finished, and shortened.
+                self._hurried = True
+                self._log.append(Hurry())
+                deadline_s = time.monotonic() + self._config.runtime.stop_grace_s
+            elif isinstance(mail, Report):
+                rounds.report(mail)
+            elif isinstance(mail, Broken):
+                rounds.fail(mail)
+        return None if self._hurried and verdict != "done" else attempt
+
+    def _attempt_limit_s(self, course: Course) -> float:
+        """How long it may take to hear of a round from all members."""
+        limit_s = self._limits.round_s(course.predicted_round_s) + self._slack_s
+        first = course.round + 1 == course.begin.first_round
+        return limit_s + (self._join_limit_s(course.begin) if first else 0.0)
+
+    def _redo(self, course: Course, attempt: Attempt) -> None:
+        """Have the members that are left do a round again."""
+        round_, names = attempt.round, self._world.names
+        again = self._rounds.again()
+        if again is None:
+            raise ModelLost(round_ - 1)
+        lost = [names[site] for site in again.lost]
+        who = f"{', '.join(lost)} left out: the others do" if lost else "all do"
+        reason = f"{who} round {round_} again"
+        self._telemetry.emit(
+            events.Failure(
+                time_s=self._time.now_s(),
+                kind="ExchangeFailed",
+                text=f"{reason}{f' ({attempt.text})' if attempt.text else ''}",
+                generation=attempt.begin.generation,
+                round=round_,
+            )
+        )
+        self._tell_observer(round_)
+        self._publish(
+            course.redo(again.members, again.holders, reason=reason, standby=again.standby)
+        )
+
+    def _find_culprits(self, attempt: Attempt) -> None:
+        """All members are there, and yet an exchange has failed, or some have said nothing."""
+        culprits = self._rounds.accuse()
+        if culprits is None:
+            raise ExchangeKeepsFailing(
+                attempt.begin.generation, attempt.round, attempt.text or "nobody has reported"
+            )
+        for site in culprits:
+            attempt.lose(site)
+            self._tell_gone(site, "it was waited for in vain, and is left out for some rounds")
+
+    def _commit(self, course: Course, attempt: Attempt) -> tuple[Outcome, int] | None:
+        """A round is done by all that are left of its members; the outcome if the run ends."""
+        begin, round_, reports = attempt.begin, attempt.round, attempt.reports
+        predicted_s = course.predicted_round_s
+        course.account(reports)
+        self._rounds.commit()
+        for report in reports:
+            self._judge(report)
+        if not course.rebuilt and not begin.redo:
+            self._limits.learn(predicted_s, max(r.local_s + r.exchange_s for r in reports))
+        self._slack_s = _SLACK_S + _EVALUATIONS * max(r.evaluation_s for r in reports)
+        end = self._end_after(course)
+        if end is not None:
+            self._publish_stop()
+            return end
+        self._tell_observer(round_ + 2)
+        # Members that are ahead of the coordinator know of no decision before their interval ends.
+        after_next = course.ahead(replans=self._replans and not self._rounds.behind)
+        self._replans = self._replans or after_next is not None
+        self._append(
+            Commit(
+                generation=begin.generation,
+                round=round_,
+                begin=None if after_next is None else self._limited(after_next),
+                limit_s=self._limits.round_s(course.predicted_round_s),
+                save=self._begin_checkpoint(course) if self._is_due(course) else None,
+            )
+        )
+        return None
+
+    def _judge(self, report: Report) -> None:
+        """A site whose updates are rejected again and again takes no part any more."""
+        if report.rejected is None:
+            return
+        for_good = self._roster.reject(report.site)
+        self._telemetry.emit(
+            events.Failure(
+                time_s=self._time.now_s(),
+                kind="UpdateRejected",
+                site=self._world.names[report.site],
+                text=f"its update of round {report.round} has no weight: {report.rejected}"
+                + (f"; {MOST_REJECTIONS} of them, it is left out from here on" if for_good else ""),
+                generation=report.generation,
+                round=report.round,
+            )
+        )
+
+    def _publish(self, begin: Begin) -> None:
+        self._append(self._limited(begin))
+
+    def _append(self, entry: Begin | Commit) -> None:
+        """Publish an entry that changes the run's state, which the store holds before that."""
+        course = self._course
+        assert course is not None
+        remember(
+            self._store,
+            Memory(
+                entry=entry,
+                position=self._log.length,
+                ready=self._ready,
+                course=course.snapshot(),
+                holders=tuple(self._rounds.holders(course.round + 1)),
+                wall_time=time.time(),
+                run_dir=str(self._telemetry.run_dir),
+            ),
+        )
+        self._log.append(entry)
+
+    def _limited(self, begin: Begin) -> Begin:
+        """A generation with its time limits."""
+        assert self._course is not None
+        round_s = self._limits.round_s(self._course.predicted_round_s)
+        return begin.model_copy(
+            update={"limit_s": round_s, "join_limit_s": self._join_limit_s(begin) + round_s}
+        )
+
+    def _join_limit_s(self, begin: Begin) -> float:
+        rebuild_s, transfer_s = self._observer.join_s(begin, self._time.now_s())
+        return self._limits.join_s(rebuild_s, transfer_s)
+
+    def _tidy(self, generation: int) -> None:
+        """Delete the keys of groups that all have left; those of the standing ones are in use."""
+        for older in self._built:
+            delete_prefix(self._store, store_prefix(older))
+        self._built = [generation]
+
+    def _tell_observer(self, round_: int) -> None:
+        away = np.zeros(len(self._world.names), dtype=np.bool_)
+        away[list(self._roster.away(round_))] = True
+        self._observer.miss(away)
+
+    def _tell_gone(self, site: int, text: str) -> None:
+        self._telemetry.emit(
+            events.Failure(
+                time_s=self._time.now_s(),
+                kind="SiteGone",
+                site=self._world.names[site],
+                text=text,
+                generation=0 if self._course is None else self._course.generation,
+                round=self._round + 1,
+            )
+        )
+
+    def _receive(self, deadline_s: float) -> Mail | None:
+        """The next message, or None; what does not belong to a round is dealt with here."""
+        mail = self._receive_any(deadline_s)
         names = self._world.names
-        if mail is None:
-            raise SitesSilent([names[site] for site in missing], doing, limit_s, setting)
         if isinstance(mail, StopRequest):
             self._signal = self._signal or mail.signal
         elif isinstance(mail, Probed):
@@ -254,12 +541,41 @@ class Coordinator:
             self._finished.update(range(len(names)))  # their supervisors end them
             raise LinksLost(mail.text)
         elif isinstance(mail, Failure):
-            if not mail.survives:
-                self._finished.add(mail.site)
-            raise SiteFailed(names[mail.site], mail.error, mail.text, mail.exit_code)
-        elif isinstance(mail, Finished):  # a stop is out, and others still do the last round
-            self._farewells.append(mail)
+            self._finished.add(mail.site)
+            if mail.ends_run or self._round == 0:
+                raise SiteFailed(names[mail.site], mail.error, mail.text, mail.exit_code)
+            self._lose(mail.site, mail.incarnation, f"{mail.error}: {mail.text}")
+        elif isinstance(mail, Gone):
+            self._lose(mail.site, mail.incarnation, _GONE[mail.reason])
+        elif isinstance(mail, Ready | Back):
+            self._welcome(mail.site, mail.incarnation)
+        elif isinstance(mail, Saved):
+            self._tell_made(self._checkpoints.take(mail))
         return mail
+
+    def _receive_any(self, deadline_s: float) -> Mail | None:
+        if self._backlog:
+            return self._backlog.popleft()
+        mail = self._inbox.receive(deadline_s - time.monotonic())
+        if isinstance(mail, Finished):  # it may come while others still do the last round
+            self._finished.add(mail.site)
+        return mail
+
+    def _lose(self, site: int, incarnation: int, text: str) -> None:
+        announced = 0 if self._course is None else self._course.announced
+        self._tell_made(self._checkpoints.lose(site))
+        if self._rounds.lose(site, incarnation, announced):
+            self._tell_gone(site, text)
+
+    def _welcome(self, site: int, incarnation: int) -> None:
+        self._finished.discard(site)
+        announced = 0 if self._course is None else self._course.announced
+        if self._rounds.arrive(site, incarnation, announced) and self._course is not None:
+            name = self._world.names[site]
+            self._telemetry.emit(
+                events.SiteReturned(time_s=self._time.now_s(), site=name, incarnation=incarnation)
+            )
+            self._course.reconsider(f"{name} is back")
 
     def _end_after(self, course: Course) -> tuple[Outcome, int] | None:
         end = course.end()
@@ -288,17 +604,42 @@ class Coordinator:
             )
         )
 
-    def _publish_stop(self, *, after_round: int, holders: Collection[int] = ()) -> None:
+    def _publish_stop(self) -> None:
         if self._stop is not None:
             return
-        # On the hub's machine the file is at hand.
-        keeper = None if not holders else HUB if HUB in holders else next(iter(holders))
-        self._stop = Stop(
-            after_round=after_round,
-            keeper=keeper,
-            checkpoint=str(Path(self._telemetry.run_dir).resolve() / "checkpoint.pt"),
-        )
+        save, course = None, self._course
+        if course is not None and course.round > self._saved_round:
+            save = self._begin_checkpoint(course)
+        self._stop = Stop(after_round=self._round, save=save)
         self._log.append(self._stop)
+
+    def _is_due(self, course: Course) -> bool:
+        # The members alone know of a trial that is under way.
+        return self._checkpoints.due(course.round) and not course.tries
+
+    def _begin_checkpoint(self, course: Course) -> Save | None:
+        away = self._roster.missing(course.round, course.generation) | self._finished
+        holders = self._rounds.holders(course.round) - self._finished
+        return self._checkpoints.begin(
+            course.round,
+            course.digest,
+            course.snapshot(),
+            holders=holders,
+            present=set(range(len(self._world.names))) - away,
+        )
+
+    def _tell_made(self, made: Made | None) -> None:
+        if made is not None:
+            self._saved_round = made.round
+            self._telemetry.emit(
+                events.Checkpoint(
+                    time_s=self._time.now_s(),
+                    path=made.folder,
+                    bytes=made.nbytes,
+                    seconds=made.seconds,
+                    round=made.round,
+                )
+            )
 
     def _fail(self, error: PowerTripError) -> tuple[Outcome, int]:
         self._telemetry.emit(
@@ -314,40 +655,17 @@ class Coordinator:
         return "failed", error.exit_code
 
     def _await_finished(self) -> None:
-        """Give the sites time to end, and learn where the model was saved."""
+        """Give the sites time to save the model, and to end."""
         sites = set(range(len(self._world.names)))
         deadline_s = time.monotonic() + self._config.runtime.stop_grace_s
-        for farewell in self._farewells:
-            self._record_end(farewell)
-        while sites - self._finished:
-            mail = self._inbox.receive(deadline_s - time.monotonic())
-            if mail is None:
-                missing = [self._world.names[s] for s in sorted(sites - self._finished)]
-                text = f"did not end in time: {', '.join(missing)}"
-                self._telemetry.emit(events.Warned(time_s=self._time.now_s(), text=text))
+        while left := sites - self._finished - self._roster.away(self._round):
+            mail = self._receive_any(deadline_s)
+            if mail is None and time.monotonic() >= deadline_s:
+                names = ", ".join(self._world.names[site] for site in sorted(left))
+                self.warn(f"did not end in time: {names}")
                 return
-            if isinstance(mail, Finished):
-                self._record_end(mail)
-            elif isinstance(mail, Failure) and not mail.survives:
+            if isinstance(mail, Failure | Gone):
                 self._finished.add(mail.site)
-
-    def _record_end(self, mail: Finished) -> None:
-        self._finished.add(mail.site)
-        now_s = self._time.now_s()
-        site = self._world.names[mail.site]
-        if mail.checkpoint_error is not None:
-            self._telemetry.emit(
-                events.Warned(
-                    time_s=now_s, site=site, text=f"no checkpoint: {mail.checkpoint_error}"
-                )
-            )
-        elif mail.checkpoint is not None:
-            self._telemetry.emit(
-                events.Checkpoint(
-                    time_s=now_s,
-                    path=mail.checkpoint,
-                    bytes=mail.checkpoint_bytes,
-                    seconds=mail.checkpoint_s,
-                    round=mail.checkpoint_round,
-                )
-            )
+                self._tell_made(self._checkpoints.lose(mail.site))
+            elif isinstance(mail, Saved):
+                self._tell_made(self._checkpoints.take(mail))

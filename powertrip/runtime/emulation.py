@@ -116,9 +116,9 @@ def _underlay(config: Config, environment: Mapping[str, str], job: str) -> Under
 class SiteLinks:
     """A supervisor's hold on the links of its site; to be closed by it.
 
-    The store that torchrun's agent serves is in the machine's own network. The hub's supervisor
-    offers it at the hub's address, so that what other sites say to the coordinator crosses their
-    link to the hub.
+    The store that torchrun's agent serves is in the machine's own network, and so is the
+    coordinator. The hub's supervisor offers both at the hub's address, so that what other sites say
+    to the coordinator crosses their link to the hub.
 
     Parameters
     ----------
@@ -128,12 +128,23 @@ class SiteLinks:
         The site's number.
     environment
         Of this process, which says where the store is.
+    presence
+        Where the coordinator listens for the sites' processes, at the hub; offered there as well.
     """
 
-    def __init__(self, links: Links, site: int, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        links: Links,
+        site: int,
+        environment: Mapping[str, str],
+        presence: socket.socket | None = None,
+    ) -> None:
         assert links.socket_path is not None
         self._links, self._site = links, site
         self._store = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+        self._offered = [self._store]
+        if presence is not None:
+            self._offered.append(presence.getsockname()[:2])
         self._membership: Membership | None = None
         self._relay: Relay | None = None
 
@@ -154,19 +165,20 @@ class SiteLinks:
             self._membership = enter(self._links.socket_path, self._site)
             self._membership.signal_when_lost(LOST_SIGNAL)
             if self._relay is not None:
-                self._offer_store(self._membership.plan, self._relay)
+                self._offer(self._membership.plan, self._relay)
                 self._relay.signal_when_lost(LOST_SIGNAL)
         except (NetemError, OSError) as error:
             raise LinksUnusable(f"site {self._site}: {error}") from error
         if self.lost:
             raise LinksUnusable(f"site {self._site}: {self.lost}")
 
-    def _offer_store(self, plan: Plan, relay: Relay) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((plan.address(HUB), self._store[1]))
-            listener.listen(_BACKLOG)
-            relay.serve(listener)
+    def _offer(self, plan: Plan, relay: Relay) -> None:
+        for to in self._offered:
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind((plan.address(HUB), to[1]))
+                listener.listen(_BACKLOG)
+                relay.serve(listener, to)
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """The environment of the site's process: where the store is, and over what to connect."""

@@ -39,6 +39,35 @@ class SiteFailed(PowerTripError):
         super().__init__(text if exit_code == 2 else f"site {site}: {kind}: {text}")
 
 
+class ModelLost(PowerTripError):
+    """All sites that held the last commit are gone."""
+
+    def __init__(self, round_: int) -> None:
+        super().__init__(
+            f"nobody is left who holds the model of round {round_}; `powertrip train --resume RUN` "
+            "goes on from the last checkpoint"
+        )
+
+
+class ExchangeKeepsFailing(PowerTripError):
+    """The members' exchange fails again and again, and nobody can tell why."""
+
+    def __init__(self, generation: int, round_: int, text: str) -> None:
+        super().__init__(
+            f"the exchange of round {round_} keeps failing, last in generation {generation}: {text}"
+        )
+
+
+class PresenceUnusable(InputError):
+    """The coordinator cannot listen at the address that the job has for rank 0."""
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(
+            f"rank 0 cannot listen at {host}, the job's master address: {reason}; start rank 0 on "
+            "that machine, or give torchrun the address of rank 0's own as --master-addr"
+        )
+
+
 class LinksUnusable(InputError):
     """This machine cannot emulate the links, or this process cannot enter them."""
 

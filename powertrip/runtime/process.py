@@ -9,20 +9,26 @@ import os
 import sys
 import traceback
 from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
 
 from powertrip.config import Config
 from powertrip.coordination.membership import HUB, site_of_rank
 from powertrip.coordination.messages import Failure, LinksGone, StopRequest
-from powertrip.coordination.run_dir import make_run_dir
+from powertrip.coordination.run_dir import make_run_dir, reopen_run_dir
 from powertrip.coordination.setup import Setup
 from powertrip.errors import PowerTripError
 from powertrip.runtime.control import Outbox, job_store
 from powertrip.runtime.coordinator import Coordinator
 from powertrip.runtime.emulation import LinkWatch
 from powertrip.runtime.errors import ControlPlaneError
+from powertrip.runtime.manifest import latest, set_aside
+from powertrip.runtime.memory import earlier_run, note_run, recall
+from powertrip.runtime.presences import RunOver, attend, declare_over, roll_call
 from powertrip.runtime.probing import own_address
 from powertrip.runtime.signals import StopSignals
 from powertrip.runtime.site import Site
+from powertrip.runtime.supervisor import INCARNATION_VARIABLE
 from powertrip.telemetry.telemetry import Telemetry
 
 
@@ -45,6 +51,7 @@ def _stop_requests(outbox: Outbox, site: int) -> StopSignals:
 def run_coordinator(setup: Setup) -> int:
     """Run the coordinator; returns the exit code of the run."""
     store = job_store(host_store=True)
+    term = int(os.environ.get(INCARNATION_VARIABLE, "0"))
     links_outbox = Outbox(job_store())
 
     def tell(reason: str) -> None:
@@ -56,18 +63,37 @@ def run_coordinator(setup: Setup) -> int:
             watch = None
             if setup.links.socket_path is not None:
                 watch = links.enter_context(LinkWatch(setup.links.socket_path, tell))
-            run_dir = make_run_dir(setup.config)
-            with Telemetry(setup.config.telemetry, run_dir) as telemetry:
-                summary = Coordinator(
+            memory = recall(store) if term else None
+            found = latest(Path(setup.resume)) if setup.resume and memory is None else None
+            if memory is not None:
+                run_dir = Path(memory.run_dir)
+            elif found is None:
+                run_dir = make_run_dir(setup.config)
+            else:
+                run_dir = reopen_run_dir(Path(setup.resume or ""), setup.config)
+                set_aside(run_dir, found)
+            note_run(str(run_dir.resolve()))
+            resume_round = None if found is None else found.manifest.round
+            if memory is not None:
+                resume_round = memory.round
+            with Telemetry(setup.config.telemetry, run_dir, resume_round) as telemetry:
+                coordinator = Coordinator(
                     setup,
                     setup.build_world(),
                     lambda: store,
                     telemetry,
                     begin_schedule=None if watch is None else watch.begin_schedule,
-                ).run()
+                    resume=found,
+                    come_back=memory,
+                    term=term,
+                )
+                with roll_call(setup, coordinator, telemetry):
+                    summary = coordinator.run()
         except PowerTripError as error:
             complain(str(error))
             return error.exit_code
+        finally:
+            declare_over(store)
         if setup.json_summary:
             print(summary.model_dump_json(), flush=True)  # noqa: T201
     assert summary.exit_code is not None
@@ -76,7 +102,9 @@ def run_coordinator(setup: Setup) -> int:
 
 def run_site(setup: Setup, index: int) -> int:
     """Run one site; returns its exit code, 0 whenever it has ended as it was told to."""
-    outbox = Outbox(job_store())
+    store = job_store()
+    outbox = Outbox(store)
+    incarnation = int(os.environ.get(INCARNATION_VARIABLE, "0"))
 
     def tell(failure: Failure) -> None:
         try:
@@ -85,7 +113,8 @@ def run_site(setup: Setup, index: int) -> int:
             complain(f"site {index} cannot tell the coordinator: {error}\n  {failure.text}")
 
     try:
-        with _stop_requests(outbox, index):
+        with _stop_requests(outbox, index), ExitStack() as presence:
+            attendance = presence.enter_context(attend(setup, store, index, incarnation))
             site = Site(
                 setup,
                 setup.build_world(),
@@ -93,16 +122,21 @@ def run_site(setup: Setup, index: int) -> int:
                 job_store,
                 local_rank=int(os.environ["LOCAL_RANK"]),
                 local_processes=int(os.environ["LOCAL_WORLD_SIZE"]),
+                incarnation=incarnation,
+                attendance=attendance,
                 probe_address=_probe_address(setup.config),
             )
             site.run()
+    except RunOver:
+        return 0  # the run has ended while this process was starting
     except PowerTripError as error:
-        tell(Failure.of(error, index))
+        tell(Failure.of(error, index, incarnation=incarnation))
         return error.exit_code
     except Exception as error:  # noqa: BLE001 (whatever a user's own task raises)
         traceback.print_exc()
         text = f"{error}; its traceback is on standard error"
-        tell(Failure(site=index, error=type(error).__name__, text=text, exit_code=1))
+        kind = type(error).__name__
+        tell(Failure(site=index, error=kind, text=text, exit_code=1, incarnation=incarnation))
         return 1
     return 0
 
@@ -119,6 +153,8 @@ def main() -> int:
     role = sys.argv[1]
     setup = Setup.decode(sys.stdin.buffer.read())
     try:
+        if setup.resume is None and (run_dir := earlier_run()) is not None:
+            setup = replace(setup, resume=run_dir)
         if role == "site":
             return run_site(setup, site_of_rank(int(os.environ["RANK"])))
         return run_coordinator(setup)

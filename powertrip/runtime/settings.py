@@ -60,8 +60,33 @@ class RuntimeSettings(Settings):
     """Seconds within which every site must have reported for work."""
     silence_limit_s: float = Field(default=600.0, gt=0)
     """Seconds without a word (a site's report, the coordinator's answer) that end the run."""
+    shortest_limit_s: float = Field(default=2.0, gt=0)
+    """Least seconds beyond its usual time that a round may take before those who wait for a site go
+    on without it; the limit follows the rounds before, up to exchange.timeout_s."""
     stop_grace_s: float = Field(default=10.0, gt=0)
     """Seconds that a stopping run gives its sites to finish the round and save the model."""
+    secret_file: str | None = None
+    """File with the secret that all processes of the job share, at least 16 bytes that nobody else
+    may read (chmod 600); null takes the environment variable POWERTRIP_SECRET, and without that
+    there is none: then anyone who reaches the ports can join (docs/security.md)."""
+
+
+class CheckpointSettings(Settings):
+    """When the state of a run is saved beside its training, to go on from (`--resume`)."""
+
+    every_s: float | None = Field(default=60.0, gt=0)
+    """Seconds between two checkpoints; null makes none by time. The end of a run makes one in any
+    case."""
+    every_rounds: int | None = Field(default=None, ge=1)
+    """Rounds between two checkpoints; null makes none by rounds."""
+    keep: int = Field(default=3, ge=1)
+    """How many of them are kept: an older one is removed when another is whole."""
+
+    def is_due(self, rounds: int, seconds: float) -> bool:
+        """Whether so many rounds and seconds since the last one, or the start, ask for another."""
+        by_time = self.every_s is not None and seconds >= self.every_s
+        by_rounds = self.every_rounds is not None and rounds >= self.every_rounds
+        return rounds > 0 and (by_time or by_rounds)
 
 
 class EmulationSettings(Settings):

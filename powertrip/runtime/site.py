@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from powertrip.coordination.messages import (
     Begin,
-    Commit,
-    Failure,
+    Broken,
     Finished,
+    Probe,
     Ready,
     Report,
     Stop,
@@ -22,24 +26,33 @@ from powertrip.coordination.messages import (
 from powertrip.coordination.round_model import RoundModel
 from powertrip.coordination.setup import Setup, data_folder
 from powertrip.exchange.collective import WeightedMean
-from powertrip.exchange.errors import ExchangeError
+from powertrip.exchange.errors import ExchangeError, NobodyTrained
 from powertrip.exchange.group import Group, choose_algorithm, choose_backend
-from powertrip.runtime.checkpoint import CheckpointUnwritable, save_checkpoint
+from powertrip.runtime.aside import Aside, LeftBehind
+from powertrip.runtime.attendance import Attendance
+from powertrip.runtime.checkpoint import latest, load_model, load_site
 from powertrip.runtime.clock import TrainingClock
-from powertrip.runtime.control import LogReader, Outbox, StoreFactory
+from powertrip.runtime.control import Outbox, StoreFactory
 from powertrip.runtime.evaluator import Evaluator
+from powertrip.runtime.faults import SiteFaults
 from powertrip.runtime.groups import GroupBuilder
+from powertrip.runtime.guard import UpdateGuard
+from powertrip.runtime.orders import Orders
 from powertrip.runtime.pacing import Pacer
 from powertrip.runtime.probing import Probing
+from powertrip.runtime.replica import Replica, Trained
+from powertrip.runtime.saving import Saving
 from powertrip.runtime.trial import HalfTrial
 from powertrip.training.device import prepare_torch
-from powertrip.training.digest import digest
+from powertrip.training.errors import TrainingDiverged
 from powertrip.training.flat import initial_model
 from powertrip.training.local import LocalResult, LocalTrainer
 from powertrip.training.outer import build_outer
 from powertrip.training.partition import partition
 from powertrip.training.task import load_task
 from powertrip.world.world import World
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -66,6 +79,13 @@ class Site:
         builds groups, and one in the thread that follows the log.
     local_rank, local_processes
         This process's place among those of its machine, to choose a device.
+    incarnation
+        How many processes this site has had before.
+    attendance
+        Its presence, which says where in the log to begin, and whether the coordinator is away;
+        None where nobody watches.
+    log_start
+        Entry of the log to begin with; None leaves that to the attendance.
     probe_address
         The site's own address, at which it answers measurements of its links; None for a site
         that takes no part in them.
@@ -80,12 +100,19 @@ class Site:
         *,
         local_rank: int = 0,
         local_processes: int = 1,
+        incarnation: int = 0,
+        log_start: int | None = None,
+        attendance: Attendance | None = None,
         probe_address: str | None = None,
     ) -> None:
         config = setup.config
         self.index, self.name = index, world.names[index]
         self._setup, self._config, self._world = setup, config, world
         self._connect = connect
+        self.incarnation, self._attendance = incarnation, attendance
+        self._log_start = 0 if attendance is None else attendance.granted
+        if log_start is not None:
+            self._log_start = log_start
         self._device = prepare_torch(config.training, local_rank=local_rank)
         self._backend = choose_backend(
             config.exchange.backend,
@@ -102,15 +129,19 @@ class Site:
             self._task, shares[index], config.training, config.seed, index, self._model
         )
         self._samples = len(shares[index])
-        self._committed = self._model.vector.clone()
-        self._outer = build_outer(
+        vector = self._model.vector.clone()
+        outer = build_outer(
             config.outer,
-            size=self._committed.numel(),
+            size=vector.numel(),
             parameters_size=self._model.parameters_size,
             device=self._device,
         )
+        self._replica = Replica(self.name, vector, outer)
+        if setup.resume is not None and incarnation == 0:
+            self._load(Path(setup.resume))
+        self._guard = UpdateGuard()
         self._evaluator = Evaluator(self._task, self._model, config)
-        self._mean = WeightedMean(self._committed.numel(), self._device)
+        self._mean = WeightedMean(vector.numel(), self._device)
         self._round_model = RoundModel(
             world, config, update_bytes=self._mean.nbytes, backend=self._backend
         )
@@ -120,10 +151,21 @@ class Site:
         self._probe_address = probe_address
         self._probing: Probing | None = None
         self._group: Group | None = None
+        self._aside = Aside()
         self._trial: HalfTrial | None = None
-        self._upcoming: Begin | None = None
-        self._last_round = 0
-        self._stop: Stop | None = None
+        self._round = 0
+        self._lock = threading.Lock()
+        self._unheard: list[Report | Broken] = []
+        self._round_start_s = 0.0
+        self._faults = SiteFaults.of(os.environ, index)
+
+    def _load(self, run_dir: Path) -> None:
+        """Go on from the last checkpoint of a run."""
+        folder = latest(run_dir).folder
+        saved = load_model(folder)
+        saved.copy_into(self._replica.vector, self._replica.outer_state)
+        self._replica.received(saved.round)
+        self._trainer.load_inner_state(load_site(folder, self.index))
 
     def run(self) -> None:
         """Take part until the log says stop.
@@ -131,8 +173,8 @@ class Site:
         Raises
         ------
         PowerTripError
-            The exchange, the control plane or the task failed; the coordinator has been told
-            where it could still be reached.
+            The control plane or the task failed; an exchange that fails is the coordinator's to
+            mend.
         """
         config = self._config
         self._outbox = Outbox(self._connect())
@@ -144,46 +186,74 @@ class Site:
             algorithm=choose_algorithm(config.exchange.algorithm, self._backend),
             timeout_s=config.exchange.timeout_s,
         )
-        self._log = LogReader(
+        self._saving = Saving(
             self._connect,
-            site=self.name,
-            silence_limit_s=config.runtime.silence_limit_s,
-            on_begin=self._announced,
+            site=self.index,
+            replica=self._replica,
+            model=self._model,
+            trainer=self._trainer,
         )
+        self._orders = Orders(
+            self._connect,
+            site=self.index,
+            name=self.name,
+            silence_limit_s=config.runtime.silence_limit_s,
+            start=self._log_start,
+            on_begin=self._announced,
+            on_commit=self._confirmed,
+            on_probe=self._probe,
+            on_save=self._saving.save,
+            on_recall=self._repeat,
+            on_change=self._aside.look_up,
+            alone=lambda: self._attendance is not None and self._attendance.away.is_set(),
+        )
+        if self._attendance is not None:
+            self._attendance.on_away = self._orders.look_up
         try:
             if self._probe_address is not None:
                 self._probing = Probing(
                     self._connect, self._world, self.index, self._probe_address, config.exchange
                 )
-            self._outbox.send(self._ready())
-            failed: ExchangeError | None = None
-            told = False
-            while self._stop is None:
-                if self._upcoming is None:
-                    self._read()
-                    continue
-                begin, self._upcoming = self._upcoming, None
+            self._ready = self._account()
+            self._outbox.send(self._ready)
+            while (begin := self._orders.next_generation()) is not None:
                 if not self._concerns(begin):
                     self._leave_group()
-                elif failed is None:
-                    try:
-                        self._serve(begin)
-                    except ExchangeError as error:  # this site still holds the last commit
-                        failed = error
-                        self._leave_group()  # so that the others learn of it at once
-                        # Where the run ends anyway, the others have left for that reason.
-                        told = not self._log.stop_seen.is_set()
-                        if told:
-                            self._outbox.send(Failure.of(error, self.index, survives=True))
-            self._finish(self._stop)
-            if failed is not None and told:
-                raise failed
+                    continue
+                self._round = begin.first_round
+                try:
+                    self._serve(begin)
+                except ExchangeError as error:
+                    self._break_off(begin, error)
+                except LeftBehind:
+                    self._leave_group()
+            assert self._orders.stop is not None
+            self._finish(self._orders.stop)
         finally:
             self._leave_group()
+            self._aside.close()
             if self._probing is not None:
                 self._probing.close()
-            self._log.close()
+            self._orders.close()
             self._groups.close()
+
+    def _break_off(self, begin: Begin, error: ExchangeError) -> None:
+        """An exchange has failed: wait for another generation, with the last commit at hand."""
+        self._leave_group()  # so that the others learn of it at once
+        if self._orders.relieved_of(begin):
+            return
+        self._orders.forget_upcoming()
+        self._say(
+            Broken(
+                site=self.index,
+                generation=begin.generation,
+                round=self._round,
+                awaited=error.awaited,
+                adds=error.adds,
+                digest=self._replica.digest() if self._replica.round == self._round - 1 else None,
+                text=str(error),
+            )
+        )
 
     def _announced(self, begin: Begin) -> None:
         """A generation is announced, a round ahead; in the log's own thread."""
@@ -191,33 +261,41 @@ class Site:
             self._clock.set(begin.clock_s)
         self._groups.announce(begin)
 
-    def _read(self) -> int | None:
-        """Read one entry of the log; returns the round if it is a commit."""
-        entry = self._log.next()
-        if isinstance(entry, Commit):
-            self._upcoming = entry.begin or self._upcoming
-            return entry.round
-        if isinstance(entry, Stop):
-            self._stop = entry
-        elif isinstance(entry, Begin):
-            self._upcoming = entry
-        elif self._probing is not None:
-            self._probing.start(entry.endpoints)
-        return None
+    def _probe(self, probe: Probe) -> None:
+        if self._probing is not None:
+            self._probing.start(probe.endpoints)
 
-    def _ready(self) -> Ready:
+    def _say(self, mail: Report | Broken) -> None:
+        """Tell the coordinator, and keep it in mind until the round is committed."""
+        with self._lock:
+            self._unheard.append(mail)
+        self._outbox.send(mail)
+
+    def _confirmed(self, round_: int) -> None:
+        self._replica.confirm(round_)
+        with self._lock:
+            self._unheard = [mail for mail in self._unheard if mail.round > round_]
+
+    def _repeat(self) -> None:
+        """Tell another process of the coordinator what the one before may not have taken in."""
+        with self._lock:
+            unheard = list(self._unheard)
+        outbox = Outbox(self._connect())
+        for mail in (self._ready, *unheard):
+            outbox.send(mail)
+
+    def _account(self) -> Ready:
         return Ready(
             site=self.index,
             samples=self._samples,
             steps=self._config.training.steps_per_round(self._samples),
             update_bytes=self._mean.nbytes,
-            digest=self._digest(),
+            digest=self._replica.digest(),
+            round=self._replica.round,
             backend=self._backend,
+            incarnation=self.incarnation,
             probe=None if self._probing is None else self._probing.endpoint,
         )
-
-    def _digest(self) -> str:
-        return digest(self._committed, self._outer.state)
 
     def _concerns(self, begin: Begin) -> bool:
         return self.index in begin.members or any(t.donor == self.index for t in begin.transfers)
@@ -225,43 +303,60 @@ class Site:
     def _serve(self, begin: Begin) -> None:
         """Take part in one generation: join, then round after round until another begins."""
         self._clock_at_round_s = begin.clock_s
+        newcomer = any(t.newcomer == self.index for t in begin.transfers)
+        if begin.redo and not newcomer:
+            self._replica.back_to(begin.first_round - 1)
+        elif not newcomer and self._replica.round != begin.first_round - 1:
+            # Another process of this site did that round, which this one has replaced since.
+            raise ExchangeError(
+                "joining",
+                site=self.name,
+                generation=begin.generation,
+                reason=f"it holds round {self._replica.round}, not {begin.first_round - 1}",
+            )
         group, joined = self._join(begin)
         if group is None:
             return
+        self._round_start_s = time.monotonic()
         for round_ in itertools.count(begin.first_round):
+            # Who has seen the commit of the round before the last one knows whose this round is,
+            # which only the first round after an interval without the coordinator waits for.
+            known = self._orders.await_commit(round_ - 2, begin, doing=round_)
+            if not known or (round_ > begin.first_round and self._orders.relieved):
+                return
+            self._round = round_
             self._mean.expect(group)
-            trained = self._train(begin, round_)
-            # Who has seen this commit knows the generation of this round's successor.
-            self._await_commit(round_ - 1)
-            if self._stop is not None:
+            trained = self._replica.kept(round_) or self._train(begin, round_)
+            if trained is None or not self._orders.await_commit(round_ - 1, begin, doing=round_):
                 return
             self._complete(begin, round_, group, trained, joined)
-            if self._upcoming is not None:
-                return
             joined = _Joined(0.0, 0)
 
     def _join(self, begin: Begin) -> tuple[Group | None, _Joined]:
         """Come into the generation's group, and give or take the model; None for a mere donor."""
         started_s = time.monotonic()
+        ceiling_s = self._config.exchange.timeout_s
+        limit_s = ceiling_s if begin.join_limit_s is None else begin.join_limit_s
         received = 0
-        handover = self._groups.handover(begin)
+        handover = self._groups.handover(begin, limit_s)
         if handover is not None:
             # Nobody who stays holds the model: one who leaves hands it over in a group apart.
-            with handover:
-                self._transfer(handover, begin)
-                received = handover.bytes_received
+            self._transfer(handover, begin, limit_s)
+            received = handover.bytes_received
+            handover.close()
         if self.index not in begin.members:
             self._leave_group()
             return None, _Joined(0.0, 0)
-        group = self._groups.members(begin)
+        group = self._groups.members(begin, limit_s)
         if group is not None:
             self._leave_group()
+            self._groups.drop_standbys(before=begin.generation)
             self._group = group
             if handover is None:
-                self._transfer(group, begin)
+                self._transfer(group, begin, limit_s)
                 received = group.bytes_received
         assert self._group is not None
-        self._model.vector.copy_(self._committed)
+        self._model.vector.copy_(self._replica.vector)
         return self._group, _Joined(time.monotonic() - started_s, received)
 
     def _leave_group(self) -> None:
@@ -270,22 +365,56 @@ class Site:
         if group is not None:
             group.close()
 
-    def _transfer(self, group: Group, begin: Begin) -> None:
-        for transfer in begin.transfers:
-            for tensor in (self._committed, self._outer.state):
-                if tensor.numel() == 0:
-                    continue
-                if transfer.donor == self.index:
-                    group.send(tensor, transfer.newcomer)
-                elif transfer.newcomer == self.index:
-                    # The donor is still busy with the round before.
-                    limit_s = self._config.runtime.silence_limit_s
-                    group.receive(tensor, transfer.donor, timeout_s=limit_s)
+    def _transfer(self, group: Group, begin: Begin, limit_s: float) -> None:
+        """Give the model to newcomers, or get it."""
+        held = [self._replica.vector, self._replica.outer_state]
+        # What is left behind may still arrive, and must not find the model.
+        arrived = [torch.empty_like(tensor) for tensor in held]
 
-    def _train(self, begin: Begin, round_: int) -> tuple[LocalResult, float, float]:
-        """Train locally; returns the result, the seconds it took and how far it lagged behind."""
+        def move() -> bool:
+            received = False
+            for transfer in begin.transfers:
+                for tensor, place in zip(held, arrived, strict=True):
+                    if tensor.numel() == 0:
+                        continue
+                    if transfer.donor == self.index:
+                        group.send(tensor, transfer.newcomer, timeout_s=limit_s)
+                    elif transfer.newcomer == self.index:
+                        group.receive(place, transfer.donor, timeout_s=limit_s)
+                received |= transfer.newcomer == self.index
+            return received
+
+        if not begin.transfers:
+            return
+        try:
+            received = self._in_exchange(begin, group, move)
+        except ExchangeError:
+            group.close()
+            raise
+        if received:
+            for tensor, place in zip(held, arrived, strict=True):
+                tensor.copy_(place)
+            self._replica.received(begin.first_round - 1)
+
+    def _in_exchange(self, begin: Begin, group: Group, work: Callable[[], _T]) -> _T:
+        """Do what waits for other members, for as long as the generation stands."""
+        try:
+            return self._aside.call(work, lambda: self._orders.pointless(begin), group.close)
+        except LeftBehind:
+            # What is still on its way may come into the buffers yet.
+            self._mean = WeightedMean(self._replica.vector.numel(), self._device)
+            if self._group is group:
+                self._group = None
+            raise
+
+    def _train(self, begin: Begin, round_: int) -> Trained | None:
+        """Train locally; None where the log has made it pointless meanwhile."""
+        if not self._orders.train(round_, begin):
+            return None
         place = begin.members.index(self.index)
         started_s = time.monotonic()
+        if self._faults is not None:
+            self._faults.await_power(self._orders.cut)
         pacer = Pacer(
             self._world,
             self.index,
@@ -295,45 +424,47 @@ class Site:
             deadline_s=None if begin.deadline_s is None else begin.deadline_s[place],
             paced=self._config.runtime.pacing == "modelled",
             modelled_clock=self._modelled_clock,
-            stop=self._log.stop_seen,
+            stop=self._orders.cut,
         )
-        result = self._trainer.train(round_, pacer)
-        return result, time.monotonic() - started_s, pacer.lag_s
-
-    def _await_commit(self, round_: int) -> None:
-        """Read the log until a round is committed, or the run stops."""
-        committed = 0
-        while self._stop is None and committed < round_:
-            committed = max(committed, self._read() or 0)
+        rejected = None
+        try:
+            result = self._trainer.train(round_, pacer)
+        except TrainingDiverged as error:
+            result, rejected = LocalResult(0, 0, None, None, 0.0), str(error)
+        if not self._orders.trained(begin):
+            return None
+        if self._faults is not None:
+            self._faults.spoil(self._model.vector, self._replica.vector)
+        update = self._replica.vector - self._model.vector
+        rejected = rejected or self._guard.reason_against(update)
+        if rejected is not None:
+            update.zero_()
+            self._trainer.load_inner_state({})  # what has spoilt the update may be in there
+        trained = Trained(
+            update,
+            0 if rejected else result.samples,
+            result,
+            time.monotonic() - started_s,
+            pacer.lag_s,
+            rejected,
+        )
+        self._replica.keep(round_, trained)
+        return trained
 
     def _complete(
-        self,
-        begin: Begin,
-        round_: int,
-        group: Group,
-        trained: tuple[LocalResult, float, float],
-        joined: _Joined,
+        self, begin: Begin, round_: int, group: Group, trained: Trained, joined: _Joined
     ) -> None:
         """Exchange, take the outer step, evaluate this member's share, report."""
-        local, local_s, lag_s = trained
-        # The pace always allows a first step.
-        assert local.loss is not None
-        assert local.loss_rms is not None
+        local = trained.result
         sent_before = group.bytes_sent
         started_s = time.monotonic()
-        torch.sub(self._committed, self._model.vector, out=self._mean.update)
-        tried, self._trial = self._trial, self._new_trial(begin, round_, group, local.samples)
-        if tried is not None:
-            tried.forward()
-        total = self._mean.over(group, weight=local.samples)
-        exchange_s = time.monotonic() - started_s
-        if tried is not None:
-            tried.finish()
-        if self._trial is not None:
-            self._trial.begin(self._mean, total)
-        self._outer.step(self._committed, self._mean.update)
-        self._model.vector.copy_(self._committed)
-        self._last_round = round_
+        self._mean.update.copy_(trained.update)
+        tried, self._trial = self._trial, self._new_trial(begin, round_, group, trained.weight)
+        exchange_s = self._in_exchange(
+            begin, group, partial(self._exchange, group, trained, tried, self._trial)
+        )
+        self._replica.step(round_, self._mean.update)
+        self._model.vector.copy_(self._replica.vector)
 
         started_s = time.monotonic()
         share = begin.members.index(self.index), len(begin.members)
@@ -341,26 +472,26 @@ class Site:
         trial = None
         if tried is not None:
             trial = tried.evaluate(lambda vector: self._evaluator.validation_of(vector, *share))
-        self._model.vector.copy_(self._committed)
+        self._model.vector.copy_(self._replica.vector)
         evaluation_s = time.monotonic() - started_s
         self._clock.set_apart(evaluation_s)
         if self._modelled_clock:
             self._clock_at_round_s += self._round_model.round_s(begin, self._clock_at_round_s)
-        self._outbox.send(
+        self._say(
             Report(
                 site=self.index,
                 generation=begin.generation,
                 round=round_,
                 steps=local.steps,
-                samples=local.samples,
-                loss=local.loss,
-                loss_rms=local.loss_rms,
-                local_s=local_s,
-                lag_s=lag_s,
+                samples=trained.weight,
+                loss=local.loss if local.loss is not None else 0.0,
+                loss_rms=local.loss_rms if local.loss_rms is not None else 0.0,
+                local_s=trained.local_s,
+                lag_s=trained.lag_s,
                 exchange_s=exchange_s,
                 evaluation_s=evaluation_s,
                 bytes_sent=group.bytes_sent - sent_before,
-                digest=self._digest(),
+                digest=self._replica.digest(),
                 update_norm=float(self._mean.update.norm()),
                 layer_norms=self._layer_norms() if begin.members[0] == self.index else (),
                 trial=trial,
@@ -368,8 +499,38 @@ class Site:
                 test=test,
                 rebuild_s=joined.seconds,
                 joined_bytes=joined.bytes_received,
+                standby=self._groups.standby,
+                rejected=trained.rejected,
             )
         )
+        self._round_start_s = time.monotonic()
+
+    def _exchange(
+        self, group: Group, trained: Trained, tried: HalfTrial | None, trial: HalfTrial | None
+    ) -> float:
+        """Average the members' updates, which they may wait for until the round's limit.
+
+        Returns the seconds that it took, without what the trials of halves add.
+        """
+        started_s = time.monotonic()
+        mean = self._mean
+        if tried is not None:
+            tried.forward()
+        limit_s = self._orders.limit_s
+        if limit_s is not None:
+            passed_s = time.monotonic() - self._round_start_s
+            limit_s = max(limit_s - passed_s, self._config.runtime.shortest_limit_s)
+        try:
+            total = mean.over(group, trained.weight, limit_s)
+        except NobodyTrained as error:
+            reason = f"{trained.rejected or error}, and so at every member"
+            raise TrainingDiverged(reason) from error
+        exchange_s = time.monotonic() - started_s
+        if tried is not None:
+            tried.finish()
+        if trial is not None:
+            trial.begin(mean, total)
+        return exchange_s
 
     def _new_trial(
         self, begin: Begin, round_: int, group: Group, weight: float
@@ -377,7 +538,7 @@ class Site:
         """The trial of this round's updates, where one is due and the next round has this group."""
         if not begin.half or round_ != begin.first_round:
             return None
-        if self._upcoming is not None and set(self._upcoming.members) != set(begin.members):
+        if self._orders.next_members not in (None, frozenset(begin.members)):
             return None
         return HalfTrial(
             group,
@@ -385,7 +546,7 @@ class Site:
             site=self.index,
             mean=self._mean,
             weight=weight,
-            before=self._committed,
+            before=self._replica.vector,
         )
 
     def _layer_norms(self) -> tuple[float, ...]:
@@ -394,26 +555,9 @@ class Site:
         return tuple(self._model.norms(self._mean.update))
 
     def _finish(self, stop: Stop) -> None:
-        done = Finished(site=self.index)
-        if stop.keeper == self.index:
-            self._model.vector.copy_(self._committed)  # drop what was begun beyond it
-            path = Path(stop.checkpoint)
-            started_s = time.monotonic()
-            try:
-                size = save_checkpoint(
-                    path,
-                    model=self._model.module.state_dict(),
-                    outer_state=self._outer.state,
-                    round_=self._last_round,
-                    digest=self._digest(),
-                )
-                done = Finished(
-                    site=self.index,
-                    checkpoint=str(path),
-                    checkpoint_round=self._last_round,
-                    checkpoint_bytes=size,
-                    checkpoint_s=time.monotonic() - started_s,
-                )
-            except CheckpointUnwritable as error:
-                done = Finished(site=self.index, checkpoint_error=str(error))
-        self._outbox.send(done)
+        if stop.save is not None:
+            if stop.save.keeper == self.index:
+                self._replica.back_to(stop.after_round)
+            self._saving.save(stop.save)
+        self._saving.close(self._config.runtime.stop_grace_s)
+        self._outbox.send(Finished(site=self.index))

@@ -1,7 +1,8 @@
 """What torchrun starts: a thin parent, without torch, of one site's process.
 
-Rank 0's supervisor is the coordinator's parent as well. It enters the site's emulated links, passes
-signals on, bounds how long its children may take to end, and leaves none behind, whatever kills it.
+Rank 0's supervisor is the coordinator's parent as well. It enters the site's emulated links, starts
+a process anew that has died, passes signals on, bounds how long its children may take to end, and
+leaves none behind, whatever kills it.
 """
 
 from __future__ import annotations
@@ -9,19 +10,49 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from powertrip.coordination.setup import Setup
+from powertrip.errors import InputError
 from powertrip.runtime.emulation import LOST_SIGNAL, SiteLinks
-from powertrip.runtime.errors import LinksLost, LinksUnusable
+from powertrip.runtime.errors import LinksLost, LinksUnusable, PresenceUnusable
 from powertrip.runtime.signals import STOP_SIGNALS
 
 _PR_SET_PDEATHSIG = 1
 _HANDLED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGALRM, LOST_SIGNAL}
 _ENDED_BY_TORCHRUN_S = 30.0  # after which torchrun itself sends SIGKILL
+_LONGEST_PAUSE_S = 10.0  # before a process that dies again and again is started once more
+_BACKLOG = 256
+
+PRESENCE_VARIABLE = "POWERTRIP_PRESENCE_FD"
+"""The descriptor of the socket that the coordinator's process listens at for the sites'."""
+INCARNATION_VARIABLE = "POWERTRIP_INCARNATION"
+"""How many processes of its role a process has had before it."""
+
+
+def presence_listener(environment: Mapping[str, str]) -> socket.socket:
+    """A socket for the coordinator to listen at; made here, it outlives the coordinator's process.
+
+    On one machine it is loopback's; on several, that of the address that all know rank 0 by.
+
+    Raises
+    ------
+    PresenceUnusable
+        That address is none of this machine's.
+    """
+    several = environment["LOCAL_WORLD_SIZE"] != environment["WORLD_SIZE"]
+    host = environment["MASTER_ADDR"] if several else "127.0.0.1"
+    try:
+        family, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise PresenceUnusable(host, error.strerror or str(error)) from error
 
 
 def die_with_parent(number: signal.Signals) -> None:
@@ -65,6 +96,8 @@ class Supervisor:
         The emulated links of the rank's site, entered before its process starts and closed after
         it; the coordinator stays in the machine's own network, where its store and the viewers of
         its metrics are.
+    presence
+        Where the coordinator's process listens for the sites', on rank 0; the caller's.
     """
 
     def __init__(
@@ -75,8 +108,13 @@ class Supervisor:
         *,
         grace_s: float,
         links: SiteLinks | None = None,
+        presence: socket.socket | None = None,
     ) -> None:
         self._links = links
+        self._presence = presence
+        self._starts: Counter[str] = Counter()
+        self._again_s: dict[str, float] = {}
+        self._seen: set[int] = set()
         self._links_code: int | None = None
         self._message = setup.encode()
         self._roles = roles
@@ -94,8 +132,10 @@ class Supervisor:
                 if role == "site" and self._links is not None and not self._enter(self._links):
                     break
                 self._start(role)
-            while any(child.poll() is None for child in self._children.values()):
-                self._handle(signal.sigwait(_HANDLED))
+            while self._again_s or any(c.poll() is None for c in self._children.values()):
+                if (info := self._await_signal()) is not None:
+                    self._handle(info.si_signo)
+                self._start_again()
         finally:
             for child in self._children.values():
                 if child.poll() is None:
@@ -118,10 +158,17 @@ class Supervisor:
         return True
 
     def _start(self, role: str) -> None:
+        environment = {**self._environment, INCARNATION_VARIABLE: str(self._starts[role])}
+        self._starts[role] += 1
+        descriptors = []
+        if role == "coordinator" and self._presence is not None:
+            descriptors.append(self._presence.fileno())
+            environment[PRESENCE_VARIABLE] = str(self._presence.fileno())
         child = subprocess.Popen(
             [sys.executable, "-m", "powertrip.runtime.process", role],
             stdin=subprocess.PIPE,
-            env=dict(self._environment),
+            env=environment,
+            pass_fds=descriptors,
             preexec_fn=_prepare_child,
         )
         self._children[role] = child
@@ -131,6 +178,42 @@ class Supervisor:
             child.stdin.close()
         except BrokenPipeError:
             pass  # it has died already, which its exit code tells
+
+    def _await_signal(self) -> signal.struct_siginfo | None:
+        """The next signal, or None when a process is to be started again before it comes."""
+        if not self._again_s:
+            return signal.sigwaitinfo(_HANDLED)
+        pause_s = min(self._again_s.values()) - time.monotonic()
+        return signal.sigtimedwait(_HANDLED, max(pause_s, 0.0))
+
+    def _start_again(self) -> None:
+        if self._stopping:
+            self._again_s.clear()
+        for role, at_s in list(self._again_s.items()):
+            if time.monotonic() >= at_s:
+                del self._again_s[role]
+                self._start(role)
+
+    def _has_died(self, role: str, code: int) -> None:
+        """A child has ended by itself otherwise than as it was told to."""
+        if self._stopping or code in (0, InputError.exit_code):
+            return
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed ({code})"
+        # An orderly failure of the coordinator is the run's; its death is only its own.
+        mends = code < 0 if role == "coordinator" else self._coordinated
+        if mends:
+            pause_s = min(2.0 ** (self._starts[role] - 1) - 1.0, _LONGEST_PAUSE_S)
+            self._again_s[role] = time.monotonic() + pause_s
+            _tell(f"the {role} process {how}; it is started again")
+        elif code < 0:
+            _tell(f"the {role} process {how}")
+            self._stop(signal.SIGTERM)
+
+    @property
+    def _coordinated(self) -> bool:
+        """Whether the coordinator is there, or will be, as far as this rank can tell."""
+        coordinator = self._children.get("coordinator")
+        return coordinator is None or coordinator.poll() is None or "coordinator" in self._again_s
 
     def _handle(self, number: int) -> None:
         if number == signal.SIGALRM:
@@ -150,11 +233,11 @@ class Supervisor:
         elif number == signal.SIGCHLD:
             for role, child in self._children.items():
                 code = child.poll()
-                if code is not None and code < 0 and not self._stopping:
-                    _tell(f"the {role} process was killed by {signal.Signals(-code).name}")
-                    self._stop(signal.SIGTERM)
+                if code is not None and child.pid not in self._seen:
+                    self._seen.add(child.pid)
+                    self._has_died(role, code)
             first = self._children.get(self._roles[0])
-            if first is not None and first.poll() is not None:
+            if first is not None and first.poll() is not None and not self._again_s:
                 self._bound()
         else:
             self._stop(signal.Signals(number))

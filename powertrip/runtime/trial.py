@@ -79,8 +79,8 @@ class HalfTrial:
         """Wait for the sum over the half, after the next exchange."""
         self._sum.finish()
 
-    def evaluate(self, tally: Callable[[torch.Tensor], Tally]) -> Trial:
-        """Evaluate what the means would have made of the model.
+    def evaluate(self, tally: Callable[[torch.Tensor], Tally]) -> Trial | None:
+        """Evaluate what the means would have made of the model; None where a half had no weight.
 
         Parameters
         ----------
@@ -89,6 +89,8 @@ class HalfTrial:
         """
         assert self._all is not None
         weight = float(self._half[-1])
+        if not 0 < weight < self._total:
+            return None
         half_sum = self._half[:-1]
         other_sum = self._all * self._total - half_sum
         return Trial(

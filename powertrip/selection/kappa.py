@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
+from powertrip.selection import checks
 from powertrip.selection.checks import FloatArray
+from powertrip.selection.decision import MOST
+from powertrip.selection.errors import RecordError
 
 LOWEST, HIGHEST = 3.0, 40.0
 """Between these the estimate is clipped; beyond them decisions hardly differ."""
@@ -82,6 +86,20 @@ class KappaEstimator:
     def factor(self) -> float:
         """By what factor the estimate may be off, about two times in three; at least 1."""
         return math.exp(self._moments()[1])
+
+    def to_json(self) -> dict[str, Any]:
+        """What was learned, as a strict JSON object."""
+        return {"evidence": checks.to_json_list(self._evidence)}
+
+    def load_json(self, obj: object) -> None:
+        """Go on from what `to_json` gave; raises `RecordError`."""
+        rows = checks.json_object("kappa", obj, ["evidence"])["evidence"]
+        shape = self._evidence.shape
+        evidence = checks.table("kappa.evidence", checks.from_json_list("kappa.evidence", rows))
+        if evidence.shape != shape:
+            raise RecordError(f"kappa.evidence: expected shape {shape}, got {evidence.shape}")
+        checks.each_within("kappa.evidence", evidence, -MOST, MOST)
+        self._evidence = evidence
 
     def _moments(self) -> tuple[float, float]:
         log_weights = self._prior + self._evidence

@@ -305,7 +305,10 @@ class Observation:
             fields["previous"] = Decision.from_json(fields["previous"])
         if "measured_gains" in fields:
             fields["measured_gains"] = _counts_from_json(fields["measured_gains"])
-        return cls(**fields)
+        try:
+            return cls(**fields)
+        except (TypeError, ValueError, OverflowError) as error:  # of another type altogether
+            raise RecordError(f"observation: {error}") from error
 
 
 def _counts_from_json(obj: object) -> dict[int, Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from powertrip.config import Config
+from powertrip.coordination import snapshots
 from powertrip.coordination.accounts import RoundAccount, RoundTimes
 from powertrip.coordination.errors import SitesStalled
 from powertrip.coordination.membership import HUB, plan_transfers
@@ -226,6 +228,32 @@ class VirtualTime:
             own_exchange_s=play.exchange_s,
             idle_s=play.start_s - before_s,
         )
+
+    def snapshot(self) -> dict[str, Any]:
+        """Between two rounds: the clock, and what the next one needs of the last."""
+        return {
+            "virtual_s": self._now_s,
+            "last_round_s": self._last_round_s,
+            "rebuilds": sorted(self._rebuilds),
+            "exchanged_s": [[site, end_s] for site, end_s in self._exchanged_s.items()],
+        }
+
+    def restore(self, state: object, *, passed_s: float) -> None:
+        """Go on from a snapshot; raises `SnapshotUnreadable`."""
+        seen = snapshots.fields(
+            "clock", state, "virtual_s", "last_round_s", "rebuilds", "exchanged_s"
+        )
+        self._now_s = snapshots.number("clock.virtual_s", seen["virtual_s"], 0.0)
+        last_s = seen["last_round_s"]
+        self._last_round_s = (
+            None if last_s is None else snapshots.number("clock.last_round_s", last_s, 0.0)
+        )
+        self._rebuilds = set(snapshots.counts("clock.rebuilds", seen["rebuilds"]))
+        self._exchanged_s = {}
+        for pair in snapshots.listed("clock.exchanged_s", seen["exchanged_s"]):
+            site, end_s = snapshots.listed("clock.exchanged_s", pair, 2)
+            name = "clock.exchanged_s"
+            self._exchanged_s[snapshots.count(name, site)] = snapshots.number(name, end_s, 0.0)
 
     def _present(self, begin: Begin, time_s: float) -> list[int]:
         gone = self._outages.gone(time_s)

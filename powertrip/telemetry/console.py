@@ -34,6 +34,9 @@ class Console(Protocol):
     def show(self, event: Event) -> None:
         """Show one event."""
 
+    def recall(self, event: Event) -> None:
+        """Take in an event from before a restart, of which nobody needs to be told again."""
+
     def note(self, text: str) -> None:
         """Show a line that is not an event."""
 
@@ -114,6 +117,13 @@ def trouble_line(event: events.Warned | events.Failure, names: Mapping[str, str]
     return f"warning{where}: {event.text}"
 
 
+def resumed_line(event: events.Resumed) -> str:
+    """Where the run goes on, and what that costs."""
+    source = "" if event.checkpoint is None else f" from {event.checkpoint}"
+    lost = f"; {words.count(event.lost_rounds, 'round')} done again" if event.lost_rounds else ""
+    return f"resumed after round {event.round}{source} ({event.reason}){lost}"
+
+
 def slowest_step_s(event: events.Round) -> float | None:
     """The slowest member's mean step, seconds; None where nobody did a step."""
     return max((part.step_s for part in event.sites if part.steps), default=None)
@@ -150,6 +160,16 @@ class PlainConsole:
                 self._show_round(event)
             case events.Warned() | events.Failure():
                 self._write(trouble_line(event, self._names))
+            case events.Resumed():
+                self._write(resumed_line(event))
+
+    def recall(self, event: Event) -> None:
+        """Show the lines that open the run, and nothing else of before."""
+        match event:
+            case events.RunStarted():
+                self.show(event)
+            case events.LinksMeasured():
+                self._links.lines(event, self._names)
 
     def _show_round(self, event: events.Round) -> None:
         if self._rounds % HEADER_EVERY == 0:
@@ -189,11 +209,11 @@ class PlainConsole:
 
 
 class QuietConsole(PlainConsole):
-    """Shows nothing but warnings, failures and notes."""
+    """Shows nothing but warnings, failures, restarts and notes."""
 
     def show(self, event: Event) -> None:
         """Show one event if it tells of trouble."""
-        if isinstance(event, events.Warned | events.Failure):
+        if isinstance(event, events.Warned | events.Failure | events.Resumed):
             super().show(event)
 
     def finish(self, summary: Summary) -> None:

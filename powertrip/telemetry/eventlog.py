@@ -28,6 +28,11 @@ class EventVersionError(EventLogError):
     """An event was written in a version of the format that this PowerTrip does not know."""
 
 
+def line_of(event: Event) -> bytes:
+    """An event as its line in the log."""
+    return event.model_dump_json().encode() + b"\n"
+
+
 class EventWriter:
     """Appends events to a file, each line in one write, so that a killed run leaves whole lines.
 
@@ -46,6 +51,7 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._debris = 0  # bytes of a line that could neither be written whole nor taken back
         try:
             self._file = path.open("ab", buffering=0)
             self.cut_bytes = _cut_incomplete_line(path)
@@ -62,15 +68,24 @@ class EventWriter:
         OSError
             The line could not be written whole; what was written of it is taken back.
         """
-        line = event.model_dump_json().encode() + b"\n"
-        written = 0
+        self.write_line(line_of(event))
+
+    def write_line(self, line: bytes) -> None:
+        """Append the line of an event; raises as `write` does."""
+        self._take_back()
         try:
-            while written < len(line):
-                written += self._file.write(line[written:])
+            while self._debris < len(line):
+                self._debris += self._file.write(line[self._debris :])
         except OSError:
-            if written:
-                os.ftruncate(self._file.fileno(), os.fstat(self._file.fileno()).st_size - written)
+            self._take_back()
             raise
+        self._debris = 0
+
+    def _take_back(self) -> None:
+        if self._debris:
+            size = os.fstat(self._file.fileno()).st_size
+            os.ftruncate(self._file.fileno(), size - self._debris)
+            self._debris = 0
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -130,7 +145,7 @@ def read_events(path: Path, *, tolerate_cut: bool = False) -> Iterator[Event]:
             where = f"line {number} of {path}"
             try:
                 fields = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if line.endswith(b"\n"):
                     raise EventLogError(f"{where} is not JSON: {error}") from error
                 if tolerate_cut:
@@ -139,10 +154,19 @@ def read_events(path: Path, *, tolerate_cut: bool = False) -> Iterator[Event]:
                     f"{where}, the last, was cut short: the run was killed while it wrote; "
                     "remove that line"
                 ) from error
-            yield _parse(fields, where)
+            yield parse_event(fields, where)
 
 
-def _parse(fields: object, where: str) -> Event:
+def parse_event(fields: object, where: str) -> Event:
+    """The event that a line's JSON holds; `where` names the line in errors.
+
+    Raises
+    ------
+    EventVersionError
+        It is of another version of the format.
+    EventLogError
+        It is no event.
+    """
     if not isinstance(fields, dict) or "v" not in fields or "event" not in fields:
         raise EventLogError(f"{where} is not an event: it needs the fields v and event")
     if fields["v"] != VERSION:

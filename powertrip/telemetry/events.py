@@ -402,21 +402,52 @@ class Failure(Event):
     """Round at the time."""
 
 
+class SiteReturned(Event):
+    """A site that was gone is there again, and may be chosen."""
+
+    event: Literal["site_returned"] = "site_returned"
+    site: str
+    """Which."""
+
+    incarnation: int
+    """How many processes it has had before."""
+
+
 class Checkpoint(Event):
     """The state of the run was saved."""
 
     event: Literal["checkpoint"] = "checkpoint"
     path: str
-    """File."""
+    """Its folder."""
 
     bytes: int
-    """Its size."""
+    """Size of all its files together."""
 
     seconds: float
     """Time that saving took, seconds."""
 
     round: int
     """Last round that it holds."""
+
+
+class Resumed(Event):
+    """The run goes on from what was saved, in another process of its coordinator."""
+
+    event: Literal["resumed"] = "resumed"
+    round: int
+    """Last round that stands; the next one follows it."""
+
+    lost_rounds: int
+    """Rounds beyond it that had been committed before, and are done again."""
+
+    checkpoint: str | None = None
+    """Folder of the checkpoint; null where the job was still running, and nothing was lost."""
+
+    term: int
+    """Number of the coordinator's process in this job, from 0."""
+
+    reason: str
+    """Why, in words."""
 
 
 class RunEnded(Event):
@@ -480,7 +511,9 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     Round,
     Warned,
     Failure,
+    SiteReturned,
     Checkpoint,
+    Resumed,
     RunEnded,
 )
 
@@ -492,7 +525,9 @@ AnyEvent = Annotated[
     | Round
     | Warned
     | Failure
+    | SiteReturned
     | Checkpoint
+    | Resumed
     | RunEnded,
     Field(discriminator="event"),
 ]

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from powertrip.telemetry import events, words
-from powertrip.telemetry.console import links_text, start_lines, trouble_line, why
+from powertrip.telemetry.console import links_text, resumed_line, start_lines, trouble_line, why
 from powertrip.telemetry.events import Event
 from powertrip.telemetry.links import LinkWatch, rate
 from powertrip.telemetry.report import Summary, render_summary
@@ -339,7 +339,20 @@ class LiveConsole:
                 self._print(trouble_line(event, self._board.names), "yellow")
             case events.Failure():
                 self._print(trouble_line(event, self._board.names), "red")
+            case events.Resumed():
+                self._print(resumed_line(event), "yellow")
         self._changed.set()
+
+    def recall(self, event: Event) -> None:
+        """Take an event of before into the view, without a line for it above the view."""
+        match event:
+            case events.RunStarted():
+                self.show(event)
+            case events.LinksMeasured():
+                self._watch.lines(event, self._board.names)
+                self._board.add(event)
+            case _:
+                self._board.add(event)
 
     def note(self, text: str) -> None:
         """Show a line that is not an event, above the view."""

@@ -99,7 +99,9 @@ class Metrics:
         )
         self._warnings = counter("warnings", "Warnings given")
         self._failures = counter("failures", "Failures met", "kind")
+        self._resumes = counter("resumes", "Times that the run went on from what was saved")
         self.lost_events = counter("lost_events", "Events that the event log could not take")
+        self.waiting_events = gauge("waiting_events", "Events that the event log is yet to take")
         self._seated: frozenset[str] = frozenset()
         self._measured: set[str] = set()
         for phase in PHASES:
@@ -127,6 +129,8 @@ class Metrics:
                 self._warnings.inc()
             case events.Failure():
                 self._failures.labels(event.kind).inc()
+            case events.Resumed():
+                self._resumes.inc()
             case events.Checkpoint():
                 self._checkpoint.observe(event.seconds)
                 self._checkpoint_bytes.set(event.bytes)

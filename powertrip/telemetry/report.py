@@ -120,6 +120,12 @@ class Summary(Record):
     target_value: float | None
     """Last value of the target's metric; null if never evaluated."""
 
+    resumes: int = 0
+    """How often the run went on from what was saved."""
+
+    lost_rounds: int = 0
+    """Rounds that had to be done again for it."""
+
     warnings: int
     """Warnings given."""
 
@@ -147,6 +153,7 @@ class Tally:
         self._evaluation_s = self._energy_j = self._carbon_g = self._money = 0.0
         self._rounds = self._seats = self._bytes_sent = 0
         self._decisions = self._warnings = self._failures = 0
+        self._resumes = self._lost_rounds = 0
         self._values: dict[str, float] = {}
         self._checkpoint: str | None = None
         self._digest = ""
@@ -172,6 +179,10 @@ class Tally:
                 self._failures += 1
             case events.Checkpoint():
                 self._checkpoint = event.path
+            case events.Resumed():
+                self._resumes += 1
+                self._lost_rounds += event.lost_rounds
+                self._checkpoint = event.checkpoint or self._checkpoint
             case events.RunEnded():
                 self._end = event
 
@@ -238,6 +249,8 @@ class Tally:
             validation_accuracy=self._values.get("validation_accuracy"),
             test_accuracy=self._values.get("test_accuracy"),
             target_value=self._values.get(start.target.metric),
+            resumes=self._resumes,
+            lost_rounds=self._lost_rounds,
             warnings=self._warnings,
             failures=self._failures,
             checkpoint=self._checkpoint,
@@ -317,6 +330,10 @@ def render_summary(summary: Summary) -> str:
                 f"{words.count(summary.warnings, 'warning')}",
             )
         )
+    if summary.resumes:
+        times = words.count(summary.resumes, "time")
+        lost = words.count(summary.lost_rounds, "round")
+        lines.append(_line("resumed", f"{times}, {lost} done again"))
     lines.append(_line("model digest", summary.digest or "-"))
     lines.append(_line("written to", summary.run_dir))
     if summary.outcome != "unfinished":

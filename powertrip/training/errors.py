@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from powertrip.errors import InputError, PowerTripError
 
 
@@ -15,6 +17,17 @@ class PartitionError(InputError):
 
 class DeviceError(InputError):
     """The device that the settings name does not exist."""
+
+
+class OtherOptimizer(InputError):
+    """What a site remembers is of another inner optimizer than the settings name."""
+
+    def __init__(self, found: Collection[str], known: Collection[str]) -> None:
+        super().__init__(
+            f"the inner optimizer's state holds {', '.join(sorted(found))}, and that of "
+            f"training.optimizer {', '.join(sorted(known))}: go on with the optimizer that the run "
+            "began with"
+        )
 
 
 class TrainingDiverged(PowerTripError):

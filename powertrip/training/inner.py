@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from powertrip.training.errors import OtherOptimizer
 from powertrip.training.settings import TrainingSettings
 
 
@@ -35,7 +36,7 @@ class InnerOptimizer(Protocol):
         ...
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Take up a state of the same kind of optimizer."""
+        """Take up a state of the same kind of optimizer; raises `OtherOptimizer`."""
         ...
 
 
@@ -65,6 +66,7 @@ class SGD:
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Take up a momentum, or none."""
+        _check(state, {"momentum"})
         self._momentum = state["momentum"].clone() if "momentum" in state else None
 
 
@@ -111,9 +113,15 @@ class AdamW:
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Take up running means, or start afresh from an empty state."""
+        _check(state, {"mean", "square", "steps"})
         self._steps = int(state["steps"]) if state else 0
         self._mean = state["mean"].clone() if state else None
         self._square = state["square"].clone() if state else None
+
+
+def _check(state: dict[str, Tensor], known: set[str]) -> None:
+    if state and state.keys() != known:
+        raise OtherOptimizer(state.keys(), known)
 
 
 def build_inner(settings: TrainingSettings) -> InnerOptimizer:

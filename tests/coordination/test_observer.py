@@ -14,7 +14,9 @@ from powertrip.selection.types import Decision, Work
 
 
 def report(site, round_=1, *, samples=100, local_s=1.0, **fields):
-    plain = {"loss_rms": 1.0, "update_norm": 1.0, "layer_norms": (), "trial": None}
+    plain = {
+        "loss_rms": 1.0, "update_norm": 1.0, "layer_norms": (), "trial": None, "rejected": None,
+    }  # fmt: skip
     return SimpleNamespace(
         site=site, round=round_, samples=samples, local_s=local_s, **plain | fields
     )

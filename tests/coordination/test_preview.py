@@ -69,6 +69,18 @@ def test_the_numbers_of_three_sites(three_sites):
     assert [m.waits_s for m in plan.members] == pytest.approx(waits_s, abs=1e-6)
 
 
+def test_a_simulated_size_of_updates_is_not_planned_with_but_named(three_sites):
+    real = plan_run(with_settings(three_sites))
+    assert real.warnings == ()
+    plan = plan_run(with_settings(three_sites, "simulation.update_bytes=1000000"))
+    assert plan.update_bytes == real.update_bytes
+    (warning,) = plan.warnings
+    assert "1000000 bytes" in warning
+    assert str(real.update_bytes) in warning
+    same = plan_run(with_settings(three_sites, f"simulation.update_bytes={real.update_bytes}"))
+    assert same.warnings == ()
+
+
 def test_overlap_and_int8_count_in_a_plan(three_sites):
     plain = ("selection.policy=all", "selection.exchange_model=star", "training.local_steps=4")
     plan = plan_run(

@@ -15,7 +15,8 @@ from powertrip.errors import ConfigError
 def test_a_child_process_gets_the_same_setup(three_sites, json_summary):
     packaged = Setup(load_config(), default_path().parent, json_summary)
     own = Setup(three_sites.config, three_sites.base_dir, json_summary)
-    for setup in (packaged, own):
+    further = Setup(load_config(), default_path().parent, json_summary, resume="runs/x")
+    for setup in (packaged, own, further):
         data = setup.encode()
         assert b"\n" not in data
         assert Setup.decode(data) == setup

@@ -119,6 +119,26 @@ def test_every_byte_passes_both_ways_and_so_does_the_end(relay: Relay, front: so
     assert not relay.lost
 
 
+def test_one_relay_offers_several_ports(relay: Relay, front: socket.socket):
+    with ExitStack() as stack:
+        targets, fronts = (
+            [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+            for _ in range(2)
+        )
+        for near, target in zip(fronts, targets, strict=True):
+            relay.serve(near, to=target.getsockname())
+        for number, (near, target) in enumerate(zip(fronts, targets, strict=True)):
+            connection = socket.create_connection(near.getsockname(), WAIT_S)
+            stack.enter_context(connection).sendall(bytes((number,)))
+            target.settimeout(WAIT_S)
+            far = stack.enter_context(target.accept()[0])
+            far.settimeout(WAIT_S)
+            assert far.recv(1)[0] == number
+            far.sendall(bytes((100 + number,)))
+            assert connection.recv(1)[0] == 100 + number
+        assert exchange(front, b"the first one still") == b"the first one still"
+
+
 def test_an_end_that_refuses_ends_the_connection_and_not_the_relay(front: socket.socket):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         nobody = closed.getsockname()

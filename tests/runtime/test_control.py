@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import socket
 import threading
 import time
 
 import pytest
 import torch.distributed as dist
 
-from powertrip.coordination.messages import Commit, Finished, Stop, StopRequest
+from powertrip.coordination.messages import (
+    Commit,
+    Finished,
+    LinksGone,
+    Probe,
+    Probed,
+    Stop,
+    StopRequest,
+)
 from powertrip.runtime import control
 from powertrip.runtime.control import (
     ENTRIES_KEPT,
@@ -18,8 +27,15 @@ from powertrip.runtime.control import (
     job_store,
 )
 from powertrip.runtime.errors import ControlPlaneError, CoordinatorSilent
+from powertrip.runtime.seal import MOST_BYTES, Seal
 
-STOP = Stop(after_round=1, keeper=None, checkpoint="c.pt")
+SECRET = b"sixteen bytes or more"
+SEAL = Seal(SECRET)
+STOP = Stop(after_round=1, save=None)
+
+
+def commit(number: int) -> Commit:
+    return Commit(generation=1, round=number)
 
 
 class Plane:
@@ -54,10 +70,6 @@ def reader(plane):
 def repeat(write) -> None:
     for _ in range(100):
         write()
-
-
-def commit(number: int) -> Commit:
-    return Commit(generation=1, round=number)
 
 
 def test_entries_are_read_in_the_order_of_the_log(plane, reader):
@@ -150,13 +162,35 @@ def test_a_store_that_cannot_be_reached_is_an_error(plane):
     reader.close()
 
 
-@pytest.mark.parametrize("garbage", ["", "{", '{"kind": "ready"}', "\x00\xff"])
-def test_garbage_on_the_log_is_an_error(plane, reader, garbage):
-    store = plane.connect()
-    store.set("log/0", garbage)
-    with pytest.raises(ControlPlaneError, match="cannot be read"):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "its seal is none of this run"),
+        ("\x00\xff" * 40, "its seal is none of this run"),
+        (commit(0).encode().decode(), "its seal is none of this run"),
+        (SEAL.close_entry(1, commit(0).encode()), "its seal is none of this run"),
+        (Seal(b"guessed").close_entry(0, commit(0).encode()), "its seal is none of this run"),
+        (SEAL.close_entry(0, b'{"kind": "ready"}'), "cannot be read"),
+        ("x" * (MOST_BYTES + 100), "of at most"),
+    ],
+)
+def test_what_the_coordinator_has_not_put_there_is_an_error(plane, text, says):
+    plane.connect().set("log/0", text)
+    reader = LogReader(plane.connect, site="oslo", silence_limit_s=20, seal=SEAL)
+    with pytest.raises(ControlPlaneError, match=says):
         reader.next()
     assert reader.stop_seen.is_set()
+    reader.close()
+
+
+def test_a_log_goes_on_where_it_was_and_is_read_from_any_entry_on(plane):
+    Log(plane.connect(), seal=SEAL).append(commit(0))
+    log = Log(plane.connect(), seal=SEAL, start=1)
+    log.append(commit(1))
+    log.append(commit(2))
+    reader = LogReader(plane.connect, site="oslo", silence_limit_s=20, seal=SEAL, start=1)
+    assert [reader.next(), reader.next()] == [commit(1), commit(2)]
+    reader.close()
 
 
 def test_a_reader_ends_its_thread(plane):
@@ -215,10 +249,74 @@ def test_mail_can_be_waited_for(plane):
     assert got == [Finished(site=3)]
 
 
-def test_garbage_in_the_inbox_is_an_error(plane):
-    plane.connect().queue_push("inbox", '{"kind": "commit", "generation": 1, "round": 2}')
-    with pytest.raises(ControlPlaneError, match="cannot be read"):
-        Inbox(plane.connect()).receive(20)
+def way(name: str) -> bytes:
+    return name.encode().ljust(8)
+
+
+def test_what_no_process_has_sent_is_dropped_counted_and_said_once(plane):
+    store, warnings = plane.connect(), []
+    inbox = Inbox(plane.connect(), seal=SEAL, sites=3, warn=warnings.append)
+    good = Finished(site=1)
+    sender, earlier = Seal(SECRET, site=1, incarnation=1), Seal(SECRET, site=1)
+    genuine = sender.close_mail(way("a"), 1, good.encode())
+    probed = Probed(site=1, number=1, rtt_s=(None,), bandwidth=(None,))
+    pushed = {
+        "forged": [
+            "",
+            good.encode().decode(),
+            "\x00\xff" * 100,
+            Seal(b"guessed", site=1).close_mail(way("a"), 1, good.encode()),
+            Seal(SECRET, run=b"r" * 32, site=1).close_mail(way("a"), 1, good.encode()),
+            genuine.replace('"site":1', '"site":2'),
+            SEAL.close_entry(0, good.encode()),
+        ],
+        "oversized": ["x" * (MOST_BYTES + 200)],
+        "replayed": [genuine, sender.close_mail(way("a"), 1, Finished(site=1).encode())],
+        "outdated": [earlier.close_mail(way("b"), 1, good.encode())],
+        "unreadable": [sender.close_mail(way("c"), 1, b'{"kind": "commit"}')],
+        "misplaced": [
+            sender.close_mail(way("d"), 1, Finished(site=2).encode()),
+            sender.close_mail(way("d"), 2, LinksGone(text="gone").encode()),
+            sender.close_mail(way("d"), 3, probed.encode()),
+            SEAL.close_mail(way("d"), 1, Finished(site=3).encode()),
+            SEAL.close_mail(way("d"), 2, Finished(site=-1).encode()),
+        ],
+    }
+    store.queue_push("inbox", genuine)
+    assert inbox.receive(20) == good
+    for text in (text for texts in pushed.values() for text in texts):
+        store.queue_push("inbox", text)
+    Outbox(plane.connect(), seal=sender).send(good)
+    assert inbox.receive(20) == good
+    assert inbox.dropped == {fault: len(texts) for fault, texts in pushed.items()}
+    assert len(warnings) == len(pushed)
+    assert not any(SECRET.decode() in warning for warning in warnings)
+
+
+def test_a_flood_of_forged_mail_does_not_hold_the_coordinator_up(plane):
+    store = plane.connect()
+    inbox = Inbox(plane.connect(), seal=SEAL)
+    for _ in range(20):
+        store.queue_push("inbox", "garbage")
+    assert inbox.receive(0.0) is None
+    assert inbox.dropped["forged"] == 1
+
+
+def test_two_ways_of_one_process_may_overtake_each_other(plane):
+    inbox, seal = Inbox(plane.connect(), seal=SEAL), Seal(SECRET, site=1)
+    first, second = (Outbox(plane.connect(), seal=seal) for _ in range(2))
+    for outbox in (second, first, first, second):
+        outbox.send(Finished(site=1))
+        assert inbox.receive(20) == Finished(site=1)
+
+
+def test_a_message_that_is_too_large_is_not_sent(plane):
+    text = "x" * (MOST_BYTES + 1)
+    with pytest.raises(ControlPlaneError, match="too large"):
+        Outbox(plane.connect()).send(LinksGone(text=text))
+    with pytest.raises(ControlPlaneError, match="too large"):
+        Log(plane.connect()).append(Probe(endpoints=(text,)))
+    assert Inbox(plane.connect()).receive(0.01) is None
 
 
 def test_a_prefix_is_deleted_and_nothing_else(plane):
@@ -265,6 +363,11 @@ def test_the_coordinator_serves_the_store_where_no_agent_does(plane, launcher):
     served = job_store(host_store=True)
     served.set("key", "1")
     assert job_store().get("key") == b"1"
+    # At its own address alone.
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), 20)
+    with pytest.raises(ControlPlaneError, match="Address already in use"):
+        job_store(host_store=True)
 
 
 def test_nothing_answers(plane, launcher):

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import torch
 
+from powertrip.coordination.messages import Gone
 from powertrip.exchange.errors import ExchangeError
-from powertrip.runtime.checkpoint import load_checkpoint
 from powertrip.runtime.site import Site
 from powertrip.telemetry import events
 from powertrip.training.digest import digest
+from tests.jobs import Killed
+from tests.runtime.checkpoints import latest_model
 
 FOUR = ("sites.count=4", "goal.max_rounds=12", "selection.adjustment_interval=2")
 
@@ -14,11 +16,11 @@ FOUR = ("sites.count=4", "goal.max_rounds=12", "selection.adjustment_interval=2"
 def check_checkpoint(job, *, rounds: int) -> None:
     """The checkpoint holds the model of the last committed round, and no step beyond it."""
     (event,) = job.of(events.Checkpoint)
-    content = load_checkpoint(job.run_dir / "checkpoint.pt")
-    assert event.round == content["round"] == rounds
+    saved = latest_model(job.run_dir)
+    assert event.round == saved.round == rounds
     # The digits model has parameters only, in the order of its state dict.
-    vector = torch.cat([tensor.flatten() for tensor in content["model"].values()])
-    assert digest(vector, content["outer_state"]) == content["digest"] == job.summary.digest
+    vector = torch.cat([tensor.flatten() for tensor in saved.model.values()])
+    assert digest(vector, saved.outer_state) == saved.digest == job.summary.digest
 
 
 def decisions(job):
@@ -145,13 +147,13 @@ def test_diverging_members_are_named(jobs):
     def sabotage(site: Site) -> None:
         if site.name != "virginia":
             return
-        step = site._outer.step
+        step = site._replica._outer.step
 
         def wrong(committed, mean):
             step(committed, mean)
             committed[0] += 1e-3
 
-        site._outer.step = wrong
+        site._replica._outer.step = wrong
 
     job = jobs.run("sites.count=3", "selection.policy=all", sabotage=sabotage)
     (failure,) = job.of(events.Failure)
@@ -160,22 +162,122 @@ def test_diverging_members_are_named(jobs):
     assert (job.summary.outcome, job.summary.exit_code) == ("failed", 1)
 
 
-def test_an_exchange_that_breaks_ends_the_run_and_keeps_the_last_commit(jobs):
+def in_exchange(site: Site, name: str, round_: int, then) -> None:
+    """Have something happen to a site when it enters the exchange of a round."""
+    if site.name != name:
+        return
+    exchange = site._exchange
+
+    def wrapped(group, trained, *trials):
+        if site._round == round_:
+            if then is killed:
+                site._orders.close()  # who is dead reads no log, and builds no groups
+                site._outbox.send(Gone(site=site.index, incarnation=0, reason="closed"))
+            then(group)
+        return exchange(group, trained, *trials)
+
+    site._exchange = wrapped
+
+
+def killed(group) -> None:
+    raise Killed
+
+
+def trained_rounds(site: Site, seen: list) -> None:
+    train = site._trainer.train
+
+    def wrapped(round_, pace, **options):
+        seen.append((site.name, round_))
+        return train(round_, pace, **options)
+
+    site._trainer.train = wrapped
+
+
+def test_a_site_that_dies_in_an_exchange_costs_its_own_work_only(jobs):
+    trained = []
+
     def sabotage(site: Site) -> None:
-        if site.name == "virginia":
-            mean = site._mean.over
-            rounds = iter(range(100))
+        in_exchange(site, "virginia", 4, killed)
+        trained_rounds(site, trained)
 
-            def leave(group, weight):
-                if next(rounds) == 3:
-                    raise ExchangeError("all-reduce", site="virginia", generation=1, reason="cut")
-                return mean(group, weight)
+    job = jobs.run("sites.count=4", "selection.policy=all", "goal.max_rounds=8", sabotage=sabotage)
+    rounds = job.of(events.Round)
+    assert [event.round for event in rounds] == list(range(1, 9))
+    assert len(rounds[2].members) == 4
+    assert all("virginia" not in event.members for event in rounds[3:])
+    assert [f.kind for f in job.of(events.Failure)] == ["SiteGone", "ExchangeFailed"]
+    # The others exchange what they have trained: nobody trains the round again.
+    assert [count for count in map(trained.count, set(trained)) if count > 1] == []
+    assert job.summary.exit_code == 3
+    check_checkpoint(job, rounds=8)
 
-            site._mean.over = leave
 
-    job = jobs.run("sites.count=3", "selection.policy=all", sabotage=sabotage)
+def test_a_site_that_is_back_gets_the_model_and_takes_part_again(jobs):
+    def again(event, stop):
+        if isinstance(event, events.Failure) and event.kind == "ExchangeFailed":
+            jobs.start_again(2)
+
+    job = jobs.run(
+        "sites.count=4", "selection.policy=all", "goal.max_rounds=60", "goal.accuracy=1",
+        "runtime.pacing=modelled", "selection.clock=measured", "exchange.probe.enabled=false",
+        sabotage=lambda site: in_exchange(site, "virginia", 3, killed), on_event=again,
+    )  # fmt: skip
+    assert [event.site for event in job.of(events.SiteReturned)] == ["virginia"]
+    rounds = job.of(events.Round)
+    assert "virginia" not in rounds[2].members
+    assert "virginia" in rounds[-1].members
+    joined = [event for event in job.of(events.Rebuild) if "virginia" in event.newcomers]
+    assert len(joined) == 1
+    assert [event.round for event in rounds] == list(range(1, len(rounds) + 1))
+
+
+def test_an_exchange_that_breaks_is_made_again(jobs):
+    def cut(group):
+        if group.generation < 3:
+            group.close()
+            raise ExchangeError("all-reduce", site="virginia", generation=1, reason="cut")
+
+    job = jobs.run(
+        "sites.count=3", "selection.policy=all", "goal.max_rounds=5",
+        sabotage=lambda site: in_exchange(site, "virginia", 3, cut),
+    )  # fmt: skip
     (failure,) = job.of(events.Failure)
-    assert failure.round == 4
-    assert job.summary.rounds == 3
+    assert (failure.kind, failure.round) == ("ExchangeFailed", 3)
+    assert [len(event.members) for event in job.of(events.Round)] == [3] * 5
+
+
+def test_a_run_whose_last_holder_dies_says_so(jobs):
+    job = jobs.run(
+        "sites.count=2", "selection.policy=static-k", "selection.k=1", "goal.max_rounds=9",
+        sabotage=lambda site: in_exchange(site, "iowa", 3, killed)
+        or in_exchange(site, "oregon", 3, killed),
+    )  # fmt: skip
     assert job.summary.outcome == "failed"
-    check_checkpoint(job, rounds=3)
+    assert job.of(events.Failure)[-1].kind == "ModelLost"
+
+
+def test_updates_that_are_no_numbers_have_no_weight_and_three_of_them_end_a_sites_part(jobs):
+    def sabotage(site: Site) -> None:
+        if site.name != "oregon":
+            return
+        train = site._trainer.train
+
+        def spoilt(round_, pace, **options):
+            result = train(round_, pace, **options)
+            if 2 <= round_ <= 4:
+                site._model.vector[7] = float("nan")
+            return result
+
+        site._trainer.train = spoilt
+
+    job = jobs.run(
+        "sites.count=3", "selection.policy=all", "goal.max_rounds=10",
+        "selection.adjustment_interval=1", sabotage=sabotage,
+    )  # fmt: skip
+    rejected = [f for f in job.of(events.Failure) if f.kind == "UpdateRejected"]
+    assert [(f.site, f.round) for f in rejected] == [("oregon", r) for r in (2, 3, 4)]
+    rounds = job.of(events.Round)
+    assert "oregon" in rounds[3].members
+    assert "oregon" not in rounds[-1].members
+    assert len(rounds) == 10
+    assert job.summary.test_accuracy > 0.5

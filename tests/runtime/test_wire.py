@@ -7,12 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powertrip.coordination.messages import (
+    Back,
     Begin,
+    Broken,
     Commit,
     Failure,
     Finished,
+    Gone,
+    Hurry,
     Ready,
     Report,
+    Save,
+    Saved,
+    SavedFile,
     Stop,
     StopRequest,
     Tally,
@@ -21,7 +28,8 @@ from powertrip.coordination.messages import (
 )
 from powertrip.errors import ConfigError
 from powertrip.runtime.errors import ControlPlaneError
-from powertrip.runtime.wire import decode_entry, decode_mail
+from powertrip.runtime.seal import MOST_BYTES
+from powertrip.runtime.wire import MOST_ITEMS, decode_entry, decode_mail
 
 BEGIN = Begin(
     generation=2,
@@ -37,8 +45,9 @@ ENTRIES = [
     BEGIN.model_copy(update={"steps": (1, 2), "deadline_s": None, "transfers": ()}),
     Commit(generation=1, round=2),
     Commit(generation=1, round=3, begin=BEGIN),
-    Stop(after_round=3, keeper=None, checkpoint="/tmp/ü.pt"),
-    Stop(after_round=3, keeper=4, checkpoint=""),
+    Commit(generation=1, round=3, save=Save(folder="/tmp/ü", round=3, keeper=2)),
+    Hurry(),
+    Stop(after_round=3, save=None),
 ]
 TALLY = Tally(correct=3.5, loss_sum=0.1, count=7)
 TRIAL = Trial(part=1.5, before=TALLY, all=TALLY, half_a=TALLY, half_b=TALLY)
@@ -51,9 +60,12 @@ MAILS = [
         rebuild_s=0, joined_bytes=0,
     ),
     StopRequest(site=0, signal=15),
-    Failure(site=2, error="OSError", text='a "quoted"\nline', exit_code=1, survives=True),
+    Failure(site=2, error="OSError", text='a "quoted"\nline', exit_code=1),
+    Gone(site=2, incarnation=1, reason="silent"),
+    Back(site=2, incarnation=1),
     Finished(site=2),
-    Finished(site=2, checkpoint="c.pt", checkpoint_bytes=3, checkpoint_s=0.5),
+    Saved(site=2, round=3, files=(SavedFile(name="model.pt", bytes=3, checksum="c"),), seconds=0.5),
+    Broken(site=2, generation=3, round=4, awaited=1, adds=True, text="late"),
 ]  # fmt: skip
 
 
@@ -105,18 +117,40 @@ def test_whatever_else_arrives_is_refused(data):
             decode(data)
 
 
+def test_sizes_and_lengths_have_a_limit():
+    ready = MAILS[0].model_dump()
+    decode_mail(json.dumps(ready | {"digest": "d" * (MOST_BYTES - 1000)}).encode())
+    with pytest.raises(ControlPlaneError, match=r"it has 10[0-9]+ bytes"):
+        decode_mail(json.dumps(ready | {"digest": "d" * MOST_BYTES}).encode())
+    report = MAILS[1].model_dump()
+    decode_mail(json.dumps(report | {"layer_norms": [1] * MOST_ITEMS}).encode())
+    with pytest.raises(ControlPlaneError, match="a list in it has 16385 items"):
+        decode_mail(json.dumps(report | {"layer_norms": [1] * (MOST_ITEMS + 1)}).encode())
+    begin = BEGIN.model_dump() | {"members": [1] * 20_000}
+    commit = Commit(generation=1, round=1).model_dump() | {"begin": begin}
+    with pytest.raises(ControlPlaneError, match="a list in it has 20000 items"):
+        decode_entry(json.dumps(commit).encode())
+
+
+def test_messages_in_messages_have_a_greatest_depth():
+    before, after = BEGIN.encode().decode().split('"following":null')
+    deep = f'{before}"following":' * 1000 + "null" + after * 1000
+    with pytest.raises(ControlPlaneError, match="cannot be read"):
+        decode_entry(deep.encode())
+
+
 def test_messages_cannot_be_changed():
     with pytest.raises(ValueError, match="frozen"):
         BEGIN.generation = 3
 
 
 def test_the_failure_that_tells_of_an_error():
-    failure = Failure.of(ConfigError(["a: is wrong"], "x.yaml"), 4, survives=True)
+    failure = Failure.of(ConfigError(["a: is wrong"], "x.yaml"), 4)
     assert failure == Failure(
         site=4,
         error="ConfigError",
         text="1 problem in x.yaml:\n  a: is wrong",
         exit_code=2,
-        survives=True,
+        ends_run=True,
     )
-    assert not Failure.of(ControlPlaneError("gone"), 0).survives
+    assert not Failure.of(ControlPlaneError("gone"), 0).ends_run

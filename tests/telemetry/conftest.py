@@ -160,6 +160,18 @@ class Story:
         }
         return events.Round(**fields | changes)
 
+    def resumed(self, round_: int, **changes: Any) -> events.Resumed:
+        fields: dict[str, Any] = {
+            "time_s": 1.0 * round_,
+            "wall_time": 2000.0,
+            "round": round_,
+            "lost_rounds": 2,
+            "checkpoint": f"runs/x/checkpoints/round-{round_:08d}",
+            "term": 0,
+            "reason": "asked for with --resume",
+        }
+        return events.Resumed(**fields | changes)
+
     def run(self) -> list[events.Event]:
         """Two generations of two rounds, then one that meets the target, then one more."""
         told: list[events.Event] = [self.start()]

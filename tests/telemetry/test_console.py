@@ -51,6 +51,29 @@ def test_the_lines_of_a_run(told):
     assert lines[-1] == "  checkpoint      runs/x/last.pt"
 
 
+def test_a_run_that_goes_on(story):
+    alive = story.resumed(4, lost_rounds=0, checkpoint=None, reason="it was killed")
+    lines = shown([story.start(), story.resumed(4), alive])
+    assert lines[5:7] == [
+        "resumed after round 4 from runs/x/checkpoints/round-00000004 (asked for with --resume); "
+        "2 rounds done again",
+        "resumed after round 4 (it was killed)",
+    ]
+    assert "  resumed         2 times, 2 rounds done again" in lines
+    assert lines[-1] == "  checkpoint      runs/x/checkpoints/round-00000004"
+
+
+def test_of_what_was_before_only_the_start_is_shown(told, story):
+    stream = io.StringIO()
+    console = PlainConsole(stream)
+    for event in [*told, story.links()]:
+        console.recall(event)
+    assert stream.getvalue().splitlines()[0].startswith("PowerTrip 0.1.0: eight-clouds")
+    assert len(stream.getvalue().splitlines()) == 5
+    console.show(story.round(7, 3, 5))
+    assert "us-west1" in stream.getvalue().splitlines()[-1]
+
+
 def test_the_links_and_what_they_measure(story):
     start = story.start(links="userspace: as asked", bandwidth_scale=0.02)
     later = story.changed_links(1, rtt_s=None, bandwidth=None)

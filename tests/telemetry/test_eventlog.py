@@ -97,6 +97,8 @@ def test_a_broken_line_in_the_middle_is_an_error_even_when_cuts_are_tolerated(lo
         ('{"event":"round"}', EventLogError, "needs the fields v and event"),
         ("[1, 2]", EventLogError, "needs the fields v and event"),
         ("", EventLogError, "is not JSON"),
+        pytest.param("[" * 100_000, EventLogError, "is not JSON", id="deep"),
+        pytest.param("9" * 5000, EventLogError, "is not JSON", id="long"),
         (
             '{"v":1,"event":"warning","time_s":"soon","text":"x"}',
             EventLogError,

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from powertrip.telemetry.events import EVENT_ADAPTER, EVENT_TYPES, Rebuild, Target
+from powertrip.telemetry.events import EVENT_ADAPTER, EVENT_TYPES, Rebuild, SiteReturned, Target
 
 
 def test_every_kind_of_event_survives_its_line(told, story):
     told.append(story.changed_links(1, rtt_s=None, bandwidth=None))
+    told.append(story.resumed(4))
+    told.append(SiteReturned(time_s=1.0, site=story.sites[0], incarnation=1))
     assert {type(event) for event in told} == set(EVENT_TYPES) - {EVENT_TYPES[-1]}
     for event in told:
         assert EVENT_ADAPTER.validate_python(json.loads(event.model_dump_json())) == event

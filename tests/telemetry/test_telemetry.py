@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from powertrip.telemetry.eventlog import EVENT_LOG, EventLogError, read_events
-from powertrip.telemetry.events import RunEnded, Warned
+from powertrip.telemetry.eventlog import EVENT_LOG, EventLogError, EventWriter, read_events
+from powertrip.telemetry.events import Checkpoint, Round, RunEnded, Warned
 from powertrip.telemetry.live import BUSY_S, IDLE_S
 from powertrip.telemetry.metrics import MetricsAddressError
 from powertrip.telemetry.report import NoRunError, summarise
@@ -92,12 +92,13 @@ def test_metrics_can_be_off(tmp_path, told):
 
 def test_a_full_disk_is_told_once_counted_and_survived(tmp_path, told):
     (tmp_path / EVENT_LOG).symlink_to("/dev/full")
-    (tmp_path / "summary.json").symlink_to("/dev/full")
+    (tmp_path / "summary.json").mkdir()
     stream = io.StringIO()
     with Telemetry(SETTINGS, tmp_path, stream=stream) as telemetry:
         for event in told:
             telemetry.emit(event)
-        assert f"powertrip_lost_events_total {len(told)}.0" in fetch(telemetry.metrics_url)
+        assert f"powertrip_waiting_events {len(told)}.0" in fetch(telemetry.metrics_url)
+        assert "powertrip_lost_events_total 0.0" in fetch(telemetry.metrics_url)
         summary = telemetry.end("reached", 0, time_s=6.0)
     assert summary.rounds == 6
     assert telemetry.lost_events == len(told) + 1
@@ -108,6 +109,68 @@ def test_a_full_disk_is_told_once_counted_and_survived(tmp_path, told):
         f" {len(told) + 1} events are missing from ",
     ]
     assert "No space left on device" in warnings[0]
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
+
+
+def test_what_had_to_wait_for_the_disk_is_written_when_it_is_back(tmp_path, told, monkeypatch):
+    stream, write = io.StringIO(), EventWriter.write_line
+    with Telemetry(SETTINGS, tmp_path, stream=stream) as telemetry:
+
+        def full(writer, line):
+            raise OSError(28, "No space left on device")
+
+        telemetry.emit(told[0])
+        monkeypatch.setattr(EventWriter, "write_line", full)
+        for event in told[1:5]:
+            telemetry.emit(event)
+        assert telemetry.lost_events == 4
+        monkeypatch.setattr(EventWriter, "write_line", write)
+        telemetry.emit(told[5])
+        assert telemetry.lost_events == 0
+        assert "powertrip_waiting_events 0.0" in fetch(telemetry.metrics_url)
+    assert list(read_events(tmp_path / EVENT_LOG)) == told[:6]
+    notes = [line for line in stream.getvalue().splitlines() if "event log" in line]
+    assert len(notes) == 2
+    assert "cannot write the event log" in notes[0]
+    assert "is written again, after 0 s" in notes[1]
+
+
+def test_a_run_that_goes_on_counts_on(tmp_path, told, story):
+    """Rounds 1 to 4 stand of the six; the rounds after them are done again."""
+    with Telemetry(SETTINGS, tmp_path, stream=io.StringIO()) as first:
+        for event in told:
+            first.emit(event)
+        first.end("interrupted", 130, time_s=6.0)
+    place = next(i for i, e in enumerate(told) if isinstance(e, Round) and e.round == 4)
+    stream = io.StringIO()
+    with Telemetry(SETTINGS, tmp_path, 4, stream=stream) as second:
+        assert second.kept.lost_rounds == 2
+        assert second.kept.dropped == len(told[place + 1 :]) + 1  # and the end
+        assert second.summary().rounds == 4
+        assert "powertrip_rounds_total 4.0" in fetch(second.metrics_url)
+        second.emit(story.resumed(4))
+        second.emit(told[place])  # told again, as it was in the snapshot
+        for event in told[place + 1 :]:
+            if not isinstance(event, Checkpoint):
+                second.emit(event)
+        summary = second.end("reached", 0, time_s=6.5)
+    assert (summary.rounds, summary.resumes, summary.lost_rounds) == (6, 1, 2)
+    log = list(read_events(tmp_path / EVENT_LOG))
+    assert summary == summarise(log)
+    assert [e.round for e in log if isinstance(e, Round)] == [1, 2, 3, 4, 5, 6]
+    assert sum(isinstance(e, RunEnded) for e in log) == 1
+    aside = list(read_events(tmp_path / f"{EVENT_LOG}.dropped-1"))
+    assert [e.round for e in aside if isinstance(e, Round)] == [5, 6]
+    assert "events.jsonl.dropped-1" in stream.getvalue()
+    assert f"metrics: {second.metrics_url}" in stream.getvalue()
+
+
+def test_a_log_that_cannot_be_gone_on_with_leaves_no_thread(tmp_path):
+    (tmp_path / EVENT_LOG).write_text('{"v":2,"event":"round"}\n')
+    threads = set(threading.enumerate())
+    with pytest.raises(EventLogError, match="version 2"):
+        Telemetry(SETTINGS, tmp_path, 4, stream=io.StringIO())
+    assert set(threading.enumerate()) == threads
 
 
 def test_a_log_that_cannot_be_made_leaves_no_thread(tmp_path):
