@@ -1,13 +1,13 @@
 """The same training simulated by PowerTrip, by Flower, and by a plain loop, side by side.
 
 Run with ``make bench-flower``, which makes the environment of Flower. 100 sites learn from 100
-images of Fashion-MNIST each: the network of `flower_net`, one local epoch in batches of 20, every
-site in every round, the mean of their models, the accuracy on 2,000 held-out samples after each
-round. Flower runs as ``flwr run`` has it and by the older Python call that needs no server; the
-limits are of the first. The sides take turns. The result is there at the end of the last round. A
-warm round is the time between the ends of two rounds; the memory is
-the sum over all processes of a side (PSS, so that what they share counts once), and so is the
-processor time, which other work on the machine changes less than it does the rest.
+images of Fashion-MNIST each: the network of `task.idx.model: cnn`, which is that of `flower_net`,
+one local epoch in batches of 20, every site in every round, the mean of their models, the accuracy
+on 2,000 held-out samples after each round. Flower runs as ``flwr run`` has it and by the older
+Python call that needs no server; the limits are of the first. The sides take turns. The result is
+there at the end of the last round. A warm round is the time between the ends of two rounds; the
+memory is the sum over all processes of a side (PSS, so that what they share counts once), and so is
+the processor time, which other work on the machine changes less than it does the rest.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ import numpy as np
 import yaml
 
 from benchmarks.flower_net import BATCH, LR
-from benchmarks.flower_task import FashionCnn
 from powertrip.coordination.setup import data_folder
 from powertrip.telemetry.eventlog import EVENT_LOG, read_events
 from powertrip.telemetry.events import Round
+from powertrip.training.idx import IdxImages
 from powertrip.training.partition import partition
-from powertrip.training.settings import PartitionSettings
+from powertrip.training.settings import IdxSettings, PartitionSettings
 
 SITES = 100
 TOTAL_LIMIT = 0.25
@@ -68,6 +68,14 @@ clientapp = "benchmarks.flower_app:client_app"
 
 [tool.flwr.app.config]
 """
+# 1,000 samples each for validation and test; the model is that of `flower_net`.
+_IMAGES = {
+    "dataset": "fashion-mnist",
+    "model": "cnn",
+    "train_samples": 10_000,
+    "test_samples": 1000,
+    "validation_share": 1 / 60,
+}
 _REGIONS = ("gcp:us-central1", "gcp:europe-west1", "gcp:asia-northeast1", "gcp:us-west1")
 
 
@@ -201,8 +209,11 @@ def run(side: Side, folder: Path, rounds: int, command: Sequence[str], **more: s
 
 def write_data(folder: Path) -> None:
     """Write the task's samples and their spread over the sites, for the sides without PowerTrip."""
-    task = FashionCnn(data_folder(), Path())
+    task = IdxImages(IdxSettings(**_IMAGES), data_dir=data_folder(), base_dir=Path())
     shares = partition(PartitionSettings(), task, SITES, seed=0)
+    assert isinstance(task.train, tuple)
+    assert isinstance(task.validation, tuple)
+    assert isinstance(task.test, tuple)
     held_out = [np.concatenate(parts) for parts in zip(task.validation, task.test, strict=True)]
     np.savez(
         folder / "data.npz",
@@ -225,7 +236,7 @@ def write_scenario(path: Path, rounds: int) -> None:
         "goal": {"accuracy": None, "max_rounds": rounds},
         "sites": {"list": sites},
         "network": {"kind": "table"},
-        "task": "benchmarks.flower_task:FashionCnn",
+        "task": {"name": "idx", "idx": _IMAGES},
         "partition": "iid",
         "training": {"batch_size": BATCH, "local_epochs": 1, "lr": LR, "device": "cpu"},
         "outer": "fedavg",

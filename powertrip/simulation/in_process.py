@@ -14,6 +14,7 @@ from powertrip.simulation.learner import Trained
 from powertrip.training.data import IntArray
 from powertrip.training.device import prepare_torch
 from powertrip.training.evaluation import Counts, evaluate_at, sample_blocks
+from powertrip.training.fast_steps import fast_steps
 from powertrip.training.flat import initial_model
 from powertrip.training.local import LocalTrainer, Pace, Steps
 from powertrip.training.settings import TrainingSettings
@@ -67,6 +68,7 @@ class InProcess:
         counters = [b for b in self._model.module.buffers() if not b.is_floating_point()]
         self._counters = [(counter, counter.clone()) for counter in counters]
         self._carries_state = carries_state(config.training)
+        self._fast = fast_steps(task, config.training, self._model)
         self._trainers: dict[int, LocalTrainer] = {}
         self._update = torch.empty_like(self._initial)
         self.size = self._initial.numel()
@@ -135,7 +137,13 @@ class InProcess:
         if site not in self._trainers:
             config = self._config
             self._trainers[site] = LocalTrainer(
-                self._task, self._shares[site], config.training, config.seed, site, self._model
+                self._task,
+                self._shares[site],
+                config.training,
+                config.seed,
+                site,
+                self._model,
+                self._fast,
             )
         return self._trainers[site]
 

@@ -345,7 +345,7 @@ class VirtualTime:
         if self._model.exchange_model == "star":
             return wait_s + self._from_hub_s(set(present).difference(holders))
         busy_s: dict[int, float] = {}
-        for way in plan_transfers(present, holders):
+        for way in plan_transfers(present, holders, self._transfer_s):
             sent_s = self._transfer_s(way.donor, way.newcomer)
             if not math.isfinite(sent_s):
                 names = self._world.names

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,8 @@ MOST_SLOTS = 8
 AHEAD = 2
 """Jobs that a worker is given at once, so that it need not wait for its owner between them."""
 CHECK_S = 1.0
+ENDING_S = 0.05
+"""How long the system may still show a thread that Python has joined."""
 END_S = 1.0
 """How long a worker that was told to end may take."""
 
@@ -327,7 +330,12 @@ def can_fork(settings: TrainingSettings) -> bool:
     """Whether a fork of this process can train: it has no other thread, and trains on the CPU."""
     if sys.platform != "linux" or (settings.device != "cpu" and torch.cuda.is_available()):
         return False
-    return len(list(Path("/proc/self/task").iterdir())) == 1
+    deadline_s = time.monotonic() + ENDING_S
+    while len(list(Path("/proc/self/task").iterdir())) > 1:
+        if threading.active_count() > 1 or time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 def _connection_pair() -> tuple[Connection, Connection]:

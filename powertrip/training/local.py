@@ -14,6 +14,7 @@ from torch import Tensor
 from powertrip.training.batches import Batches
 from powertrip.training.data import IntArray, source
 from powertrip.training.errors import TaskError, TrainingDiverged
+from powertrip.training.fast_steps import FastSteps, fast_steps
 from powertrip.training.flat import FlatModel
 from powertrip.training.inner import build_inner
 from powertrip.training.settings import TrainingSettings
@@ -90,6 +91,9 @@ class LocalTrainer:
         Seed of the run and number of the site: they fix the batches.
     model
         Trained in place.
+    fast
+        What `fast_steps` has made for this task, these settings and this model, for trainers that
+        take turns with one model; None makes it here, where it can be made.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class LocalTrainer:
         seed: int,
         site: int,
         model: FlatModel,
+        fast: FastSteps | None = None,
     ) -> None:
         self.task = task
         self.settings = settings
@@ -109,6 +114,7 @@ class LocalTrainer:
         self.batches = Batches(indices, settings.batch_size, seed=seed, site=site)
         self._source = source(task.train, "train")
         self._measure = measure_of(task)
+        self._fast = fast or fast_steps(task, settings, model)
         self._optimizer = build_inner(settings)
         self._last_round: int | None = None
         self._state_before: dict[str, Tensor] = {}
@@ -147,28 +153,39 @@ class LocalTrainer:
         """A copy of the inner optimizer's state, for a checkpoint; empty before the first step."""
         return self._optimizer.state()
 
+    def inner_state_before(self, round_index: int) -> dict[str, Tensor]:
+        """The inner optimizer's state as a round found it, or would find it; not to be changed.
+
+        That is what belongs to the commit of the round before, even while this one is trained.
+        """
+        if not self.settings.keep_inner_state:
+            return {}
+        return self._state_before if round_index == self._last_round else self.inner_state()
+
     def load_inner_state(self, state: dict[str, Tensor]) -> None:
         """Take the inner optimizer's state from a checkpoint."""
         self._optimizer.load(state)
         self._last_round = None
 
     def _train(self, round_index: int, pace: Pace) -> LocalResult:
-        self._seed_torch(round_index)
-        model = self.model
-        model.module.train()
+        model, fast = self.model, self._fast
+        started_s = time.perf_counter()
+        if fast is None:
+            self._seed_torch(round_index)
+            model.module.train()
+        else:
+            fast.begin()
+        compute_s = time.perf_counter() - started_s
+        step = self._step if fast is None else fast.step
         steps = samples = 0
-        loss_sum = compute_s = 0.0
+        loss_sum = 0.0
         squares: Tensor | float = 0.0
 
         while pace.allows(steps):
             started_s = time.perf_counter()
             batch = self.batches.batch(round_index, steps)
-            inputs, targets = self._source.fetch(batch, model.device)
-            loss, squared = self._losses_of(model.module(inputs), targets, len(batch))
-            self._descend(loss)
-            # Reading the loss waits for the device, so that the step is over when its time is.
-            value = loss.item()
-            squares += value * value * len(batch) if squared is None else squared
+            value, squared = step(batch)
+            squares += squared
             compute_s += time.perf_counter() - started_s
             self._check(value, "loss", f"step {steps} of round {round_index}")
             loss_sum += value
@@ -176,12 +193,24 @@ class LocalTrainer:
             samples += len(batch)
             pace.step_done(len(batch))
 
-        model.check_views()
+        if fast is None:
+            model.check_views()
+        else:
+            fast.end()
         if steps == 0:
             return LocalResult(0, 0, None, None, compute_s)
         loss_rms = math.sqrt(float(squares) / samples)
         self._check(loss_rms, "squared loss", f"the end of round {round_index}")
         return LocalResult(steps, samples, loss_sum / steps, loss_rms, compute_s)
+
+    def _step(self, batch: IntArray) -> tuple[float, Tensor | float]:
+        """Take a step; the batch's mean loss before it, and the sum of the squared losses."""
+        inputs, targets = self._source.fetch(batch, self.model.device)
+        loss, squared = self._losses_of(self.model.module(inputs), targets, len(batch))
+        self._descend(loss)
+        # Reading the loss waits for the device, so that the step is over when its time is.
+        value = loss.item()
+        return value, value * value * len(batch) if squared is None else squared
 
     def _losses_of(self, outputs: Any, targets: Any, count: int) -> tuple[Tensor, Tensor | None]:
         """The loss to differentiate; the sum of the samples' squared losses, if they are known.

@@ -48,8 +48,8 @@ class IdxSettings(Settings):
     """Use only this many of the test samples; null means all."""
     model: Literal["small", "cnn", "mlp"] = "small"
     """What learns them: small, with 20,746 parameters for 28 x 28 pixels and ten classes; cnn, with
-    105,866 and a step that takes some ten times as long; or mlp, with 25,450 and a step that takes
-    a tenth, for grids of many runs."""
+    105,866 and a step that takes more than twice as long on a CPU; or mlp, with 25,450 and a step
+    that takes a seventh, for grids of many runs."""
 
     @field_validator("dataset")
     @classmethod

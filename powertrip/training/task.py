@@ -121,7 +121,6 @@ def measure_of(task: Task) -> Measure:
         Where both are those of `Classification`, they share what they have in common.
     """
     losses: Callable[[Any, Any], Tensor] | None = getattr(task, "losses", None)
-    own = [getattr(method, "__func__", None) for method in (task.loss, losses)]
 
     def measure(outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
         loss = task.loss(outputs, targets)
@@ -137,7 +136,14 @@ def measure_of(task: Task) -> Measure:
         each = nn.functional.nll_loss(logs.detach(), targets, reduction="none")
         return nn.functional.nll_loss(logs, targets), each
 
-    return cross_entropies if own == [Classification.loss, Classification.losses] else measure
+    return cross_entropies if is_cross_entropy(task) else measure
+
+
+def is_cross_entropy(task: Task) -> bool:
+    """Whether a task's loss and losses are those of `Classification`."""
+    own = (task.loss, getattr(task, "losses", None))
+    functions = [getattr(method, "__func__", None) for method in own]
+    return functions == [Classification.loss, Classification.losses]
 
 
 def load_task(settings: TaskSettings, *, data_dir: Path | None, base_dir: Path, seed: int) -> Task:

@@ -433,7 +433,7 @@ def follow(setup, config, clock_of, rounds):
         reports = [
             SimpleNamespace(
                 site=site, round=round_, samples=100, local_s=1.0, evaluation_s=0.0, loss_rms=1.0,
-                update_norm=1.0, layer_norms=(), trial=None,
+                update_norm=1.0, layer_norms=(), trial=None, rejected=None,
             )
             for site in current.begin.members
         ]  # fmt: skip

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from powertrip.training.errors import TaskError
 from powertrip.training.evaluation import evaluate
 from powertrip.training.flat import initial_model
-from powertrip.training.idx import IdxImages, read_idx
+from powertrip.training.idx import IdxImages
+from powertrip.training.idx_files import read_idx
 from powertrip.training.local import LocalTrainer, Steps
 from powertrip.training.partition import partition
 from powertrip.training.settings import IdxSettings, PartitionSettings, TrainingSettings

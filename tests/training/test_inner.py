@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from powertrip.training.errors import OtherOptimizer
 from powertrip.training.inner import build_inner
 from powertrip.training.settings import TrainingSettings
 
@@ -62,3 +63,14 @@ def test_adamw_moves_by_the_rate_at_first() -> None:
     parameters = torch.tensor([1.0, 1.0])
     ours.step(parameters, torch.tensor([100.0, -0.5]))
     assert parameters.tolist() == pytest.approx([0.75, 1.25])
+
+
+def test_the_state_of_another_optimizer_is_refused() -> None:
+    sgd, adamw = (build_inner(TrainingSettings(**kind)) for kind in KINDS[1:])
+    for ours in (sgd, adamw):
+        ours.step(torch.ones(2), torch.ones(2))
+    for ours, other in ((sgd, adamw), (adamw, sgd)):
+        before = ours.state()
+        with pytest.raises(OtherOptimizer, match="the optimizer that the run began with"):
+            ours.load(other.state())
+        assert ours.state().keys() == before.keys()

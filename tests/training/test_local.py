@@ -195,6 +195,35 @@ def test_inner_state_survives_a_checkpoint() -> None:
     assert torch.equal(vector_after(restored, 2), onward)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_what_belongs_to_a_commit_is_known_while_the_next_round_is_trained(optimizer) -> None:
+    def make():
+        return trainer_for(line_task(), optimizer=optimizer, momentum=0.9, lr=0.05)
+
+    trainer = make()
+    assert trainer.inner_state_before(0) == {}
+    start, state = vector_after(trainer, 0), trainer.inner_state()
+    assert_equal(trainer.inner_state_before(1), state)  # it is not a member, or waits
+    onward = vector_after(trainer, 1)
+    assert_equal(trainer.inner_state_before(1), state)
+    saved = trainer.inner_state_before(1)
+    vector_after(trainer, 2)
+    assert_equal(saved, state)  # nobody has changed it
+    restored = make()
+    restored.model.vector.copy_(start)
+    restored.load_inner_state(saved)
+    assert_equal(restored.inner_state_before(1), state)
+    assert torch.equal(vector_after(restored, 1), onward)
+    forgets = trainer_for(line_task(), momentum=0.9, lr=0.05, keep_inner_state=False)
+    vector_after(forgets, 0)
+    assert forgets.inner_state_before(1) == {}
+
+
+def assert_equal(found, expected) -> None:
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 def test_sites_differ_and_equal_sites_agree() -> None:
     first, again, other = (trainer_for(line_task(0.5), site=site) for site in (0, 0, 1))
     reference = vector_after(first, 0)
