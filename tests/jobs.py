@@ -11,17 +11,19 @@ import pytest
 import torch.distributed as dist
 
 from powertrip.config import default_path, load_config
-from powertrip.coordination.messages import Failure, StopRequest
+from powertrip.coordination.messages import Failure, Gone, StopRequest
 from powertrip.coordination.setup import Setup
 from powertrip.errors import PowerTripError
-from powertrip.runtime.control import Outbox
+from powertrip.runtime.control import ControlPlane
 from powertrip.runtime.coordinator import Coordinator
+from powertrip.runtime.seal import Seal
 from powertrip.runtime.site import Site
 from powertrip.telemetry import events
 from powertrip.telemetry.eventlog import EVENT_LOG, read_events
 from powertrip.telemetry.report import Summary
 from powertrip.telemetry.telemetry import Telemetry
 
+SECRET = b"what the threads of a test share"
 QUICK = (
     "runtime.pacing=off",
     "selection.clock=modelled",
@@ -36,8 +38,14 @@ QUICK = (
 class Killed(Exception):
     """Ends a site's thread as if its process were killed: its connections end, and it says nothing.
 
-    To be raised anywhere in the site's work, which first sends `Gone` for the coordinator's sake.
+    To be raised anywhere in the site's work, after `tell_gone`.
     """
+
+
+def tell_gone(site: Site) -> None:
+    """Tell the coordinator what its own process would see when a site's is killed."""
+    watch = ControlPlane(site._plane.connect, Seal(SECRET)).outbox()
+    watch.send(Gone(site=site.index, incarnation=site.incarnation, reason="closed"))
 
 
 @dataclass
@@ -83,12 +91,18 @@ class Jobs:
         """
         self._count += 1
         connect = self.connector(f"job-{self._count}")
+        coordinators = ControlPlane(connect, Seal(SECRET))
         setup = Setup(
             config=load_config(None, [*QUICK, *overrides]), base_dir=default_path().parent
         )
+        count = len(setup.config.sites.selected)
         run_dir = self.folder / f"run-{self._count}"
         run_dir.mkdir()
         errors: dict[int, PowerTripError] = {}
+
+        def plane(index: int, incarnation: int = 0) -> ControlPlane:
+            seal = Seal(SECRET, site=index, incarnation=incarnation)
+            return ControlPlane(connect, seal, sites=count)
 
         def work(site: Site) -> None:
             try:
@@ -97,14 +111,12 @@ class Jobs:
                 return
             except PowerTripError as error:
                 errors[site.index] = error
-                Outbox(connect()).send(Failure.of(error, site.index))
+                outbox = plane(site.index, site.incarnation).outbox()
+                outbox.send(Failure.of(error, site.index))
 
         # One after the other: the initial model is drawn from torch's generator, which threads
         # share and processes do not.
-        sites = [
-            Site(setup, setup.build_world(), index, connect)
-            for index in range(len(setup.config.sites.selected))
-        ]
+        sites = [Site(setup, setup.build_world(), index, plane(index)) for index in range(count)]
         for site in sites:
             if sabotage:
                 sabotage(site)
@@ -113,7 +125,7 @@ class Jobs:
         def start_again(index: int) -> None:
             """Another process of a site that was killed."""
             again = Site(
-                setup, setup.build_world(), index, connect,
+                setup, setup.build_world(), index, plane(index, 1),
                 incarnation=1, log_start=coordinator.log_position(),
             )  # fmt: skip
             threads.append(threading.Thread(target=work, args=(again,), daemon=True))
@@ -123,7 +135,7 @@ class Jobs:
         with Telemetry(setup.config.telemetry, run_dir) as telemetry:
             if on_event:
                 emit = telemetry.emit
-                outbox = Outbox(connect())
+                outbox = coordinators.outbox()
 
                 def watched(event: events.Event) -> None:
                     emit(event)
@@ -132,7 +144,7 @@ class Jobs:
                 telemetry.emit = watched  # type: ignore[method-assign]
             for thread in threads:
                 thread.start()
-            coordinator = Coordinator(setup, setup.build_world(), connect, telemetry)
+            coordinator = Coordinator(setup, setup.build_world(), coordinators, telemetry)
             try:
                 summary = coordinator.run()
             finally:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from powertrip.config import Config
 from powertrip.coordination import snapshots
 from powertrip.coordination.membership import plan_transfers
-from powertrip.coordination.messages import Begin
+from powertrip.coordination.messages import Begin, Transfer
 from powertrip.coordination.observer import Observer
 from powertrip.coordination.timekeeping import Timekeeper
 from powertrip.selection.policy import build_policy
@@ -102,8 +102,8 @@ class Decider:
         self._policy = build_policy(config.selection)
         self._generation = 0
         wanted = config.telemetry.observations
-        few = len(world.names) <= _MOST_RECORDED
-        self._records = wanted == "always" or (wanted == "auto" and few)
+        self._few = len(world.names) <= _MOST_RECORDED
+        self._records = wanted == "always" or (wanted == "auto" and self._few)
 
     def first(self, holders: Collection[int]) -> Generation:
         """Decide on the first round.
@@ -211,7 +211,7 @@ class Decider:
                 "half": (),
                 "first_round": round_,
                 "rounds": decision.rounds,
-                "transfers": plan_transfers(members, holders),
+                "transfers": self._transfers(members, holders),
                 "redo": True,
                 "standby": standby,
                 "clock_s": self._time.announce(
@@ -273,7 +273,7 @@ class Decider:
             half=self._half(decision.members),
             first_round=observation.round,
             rounds=decision.rounds,
-            transfers=plan_transfers(decision.members, holders),
+            transfers=self._transfers(decision.members, holders),
             clock_s=self._time.announce(
                 self._generation,
                 rebuild=rebuild,
@@ -283,6 +283,14 @@ class Decider:
         )
         event = self._event(begin, decision, observation, decide_s, early)
         return Generation(begin, decision, observation, rebuild, event)
+
+    def _transfers(
+        self, members: tuple[int, ...], holders: Collection[int]
+    ) -> tuple[Transfer, ...]:
+        # In a star the model comes by the hub, whoever gives it.
+        near = self._observer.round_model.exchange_model != "star"
+        seconds = self._observer.transfer_s(self._time.now_s()) if near else None
+        return plan_transfers(members, holders, seconds)
 
     def _half(self, members: tuple[int, ...]) -> tuple[int, ...]:
         """Half of the members, drawn afresh, whose mean update is to be tried."""
@@ -300,6 +308,8 @@ class Decider:
         early: str | None,
     ) -> events.Decision:
         names = self._world.names
+        # Of thousands of sites the log would hold little else.
+        told = range(len(names)) if self._few else decision.members
         exchange_off, speeds_off = self._observer.spreads(observation.time_s)
         return events.Decision(
             time_s=observation.time_s,
@@ -317,9 +327,9 @@ class Decider:
                 events.Candidate(**candidate.to_json()) for candidate in decision.candidates
             ),
             decide_s=decide_s,
-            power_w=dict(zip(names, observation.power_w.tolist(), strict=True)),
-            throughput=dict(zip(names, observation.throughput.tolist(), strict=True)),
-            throughput_spread=dict(zip(names, speeds_off.tolist(), strict=True)),
+            power_w={names[site]: float(observation.power_w[site]) for site in told},
+            throughput={names[site]: float(observation.throughput[site]) for site in told},
+            throughput_spread={names[site]: float(speeds_off[site]) for site in told},
             communication_correction=observation.communication_correction,
             communication_spread=exchange_off,
             observation=observation.to_json() if self._records else {},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from powertrip.coordination.messages import Transfer
 from powertrip.errors import ConfigError
@@ -36,7 +36,11 @@ def check_world_size(processes: int, sites: int) -> None:
         )
 
 
-def plan_transfers(members: Sequence[int], holders: Collection[int]) -> tuple[Transfer, ...]:
+def plan_transfers(
+    members: Sequence[int],
+    holders: Collection[int],
+    seconds: Callable[[int, int], float] | None = None,
+) -> tuple[Transfer, ...]:
     """Pair every newcomer with a site that holds the current model.
 
     Parameters
@@ -45,12 +49,15 @@ def plan_transfers(members: Sequence[int], holders: Collection[int]) -> tuple[Tr
         The new generation, in order.
     holders
         Sites that hold the current model, members or not.
+    seconds
+        What a transfer from a donor to a newcomer takes; None where that is not to count.
 
     Returns
     -------
     tuple of Transfer
-        Newcomers spread evenly over the members that hold the model; where no member does, over
-        the first holder alone.
+        Each newcomer, in order, with the member from which it has the model first, after what that
+        one has to give to others already; without `seconds` they are spread evenly. Where no member
+        holds the model, one holder gives it to all: the nearest to them, or the first.
 
     Raises
     ------
@@ -59,8 +66,16 @@ def plan_transfers(members: Sequence[int], holders: Collection[int]) -> tuple[Tr
     """
     if not holders:
         raise ValueError("no site holds the current model")
-    donors = [site for site in members if site in holders] or [min(holders)]
     newcomers = [site for site in members if site not in holders]
-    return tuple(
-        Transfer(donor=donors[i % len(donors)], newcomer=site) for i, site in enumerate(newcomers)
-    )
+    donors = [site for site in members if site in holders]
+    cost = seconds or (lambda donor, newcomer: 1.0)
+    if not donors:
+        donors = [min(sorted(holders), key=lambda donor: sum(cost(donor, n) for n in newcomers))]
+    busy_s = dict.fromkeys(donors, 0.0)
+    transfers = []
+    for newcomer in newcomers:
+        ready_s = {donor: busy_s[donor] + cost(donor, newcomer) for donor in donors}
+        donor = min(donors, key=lambda donor: ready_s[donor])
+        busy_s[donor] = ready_s[donor]
+        transfers.append(Transfer(donor=donor, newcomer=newcomer))
+    return tuple(transfers)

@@ -8,18 +8,29 @@ them (`LinksGone`, `Gone`, `Back`). What belongs to a generation or a round carr
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from powertrip.errors import InputError, PowerTripError
 from powertrip.training.errors import TrainingDiverged
 
+Count = Annotated[int, Field(ge=0, le=2**53)]
+"""A whole number that numpy and JSON can hold."""
+Number = Annotated[int, Field(ge=0, le=2**31 - 1)]
+"""Of a site, a process, a round or a generation."""
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+"""A measured time: a number, and none that overflows when it is added to others."""
+
 
 class Message(BaseModel):
-    """Base of all messages."""
+    """Base of all messages.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    A measure of the model (a loss, a norm) may be infinite or no number; it is written as a text,
+    as JSON has no such numbers, and read back.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
     def encode(self) -> bytes:
         """The message as UTF-8 JSON."""
@@ -29,8 +40,8 @@ class Message(BaseModel):
 class Transfer(Message):
     """One site gives another the current model and outer state."""
 
-    donor: int
-    newcomer: int
+    donor: Number
+    newcomer: Number
 
 
 class Probe(Message):
@@ -45,8 +56,8 @@ class Save(Message):
     """The state after a round is to be saved, in a folder that exists."""
 
     folder: str
-    round: int
-    keeper: int
+    round: Number
+    keeper: Number
     """The site that saves the model; every site saves what it remembers for itself."""
 
 
@@ -57,15 +68,15 @@ class Begin(Message):
     """
 
     kind: Literal["begin"] = "begin"
-    generation: int
-    members: tuple[int, ...]
-    steps: tuple[int, ...] | None
+    generation: Number
+    members: tuple[Number, ...]
+    steps: tuple[Count, ...] | None
     """Local steps per member, in order; null where the members have deadlines."""
     deadline_s: tuple[float, ...] | None
     """Seconds after the round's start at which each member's local training ends."""
-    half: tuple[int, ...] = ()
+    half: tuple[Number, ...] = ()
     """Half of the members, whose mean update is tried beside that of all; empty for no trial."""
-    first_round: int
+    first_round: Number
     transfers: tuple[Transfer, ...]
     limit_s: float | None = None
     """Seconds from a round's start by which its exchange is given up; null for the ceiling,
@@ -75,9 +86,9 @@ class Begin(Message):
     redo: bool = False
     """Whether `first_round` is done again: who is ahead of the commit before it goes back to that,
     and whoever has trained `first_round` already exchanges that update once more."""
-    standby: int | None = None
+    standby: Number | None = None
     """The generation whose standby group the members go on with; null where they build one."""
-    rounds: int = 1
+    rounds: Number = 1
     """Rounds that it holds for at least: so many the members do without the coordinator."""
     following: Begin | None = None
     """The generation that begins with round `first_round + 1`, where it is decided already."""
@@ -90,8 +101,8 @@ class Commit(Message):
     """Round `round` is part of the run: its members may enter the next exchange."""
 
     kind: Literal["commit"] = "commit"
-    generation: int
-    round: int
+    generation: Number
+    round: Number
     begin: Begin | None = None
     """The generation that begins with round `round + 2`, where another one does: whoever has read
     this commit knows what the next two rounds are."""
@@ -105,7 +116,7 @@ class Recall(Message):
     """Another process of the coordinator asks who is there, and what it has not taken in."""
 
     kind: Literal["recall"] = "recall"
-    term: int
+    term: Number
     """How many processes the coordinator has had before."""
 
 
@@ -119,7 +130,7 @@ class Stop(Message):
     """The run has ended with round `after_round`; whatever was begun beyond it is dropped."""
 
     kind: Literal["stop"] = "stop"
-    after_round: int
+    after_round: Number
     save: Save | None
     """Asks for a checkpoint of that round; null when there is nothing to save."""
 
@@ -128,16 +139,16 @@ class Ready(Message):
     """A site has built its model and follows the log."""
 
     kind: Literal["ready"] = "ready"
-    site: int
-    samples: int
-    steps: int
+    site: Number
+    samples: Count
+    steps: Count
     """Local steps of one round by the training settings."""
-    update_bytes: int
+    update_bytes: Count
     digest: str
-    round: int = 0
+    round: Number = 0
     """The last round that is in its model."""
     backend: str
-    incarnation: int = 0
+    incarnation: Number = 0
     """How many processes this site has had before."""
     probe: str | None = None
     """Where it answers the others' measurements; null where it takes no part in them."""
@@ -147,8 +158,8 @@ class Probed(Message):
     """One site's measurement of its links; null for what it could not measure."""
 
     kind: Literal["probed"] = "probed"
-    site: int
-    number: int
+    site: Number
+    number: Number
     """How many measurements it has made, this one included."""
     rtt_s: tuple[float | None, ...]
     """Round-trip times in the order of the sites."""
@@ -161,7 +172,7 @@ class Tally(Message):
 
     correct: float
     loss_sum: float
-    count: int
+    count: Count
 
 
 class Trial(Message):
@@ -171,7 +182,7 @@ class Trial(Message):
     updates, of one half and of the other would have made of it.
     """
 
-    part: float
+    part: Annotated[float, Field(gt=0, le=2**31)]
     """Mean number of updates in a half."""
     before: Tally
     all: Tally
@@ -183,20 +194,20 @@ class Report(Message):
     """One member's account of a round."""
 
     kind: Literal["report"] = "report"
-    site: int
-    generation: int
-    round: int
-    steps: int
-    samples: int
+    site: Number
+    generation: Number
+    round: Number
+    steps: Count
+    samples: Count
     loss: float
     loss_rms: float
     """Root of the mean squared loss per sample."""
-    local_s: float
-    lag_s: float
+    local_s: Seconds
+    lag_s: Seconds
     """Seconds by which local training ended after its modelled end."""
-    exchange_s: float
-    evaluation_s: float
-    bytes_sent: int
+    exchange_s: Seconds
+    evaluation_s: Seconds
+    bytes_sent: Count
     digest: str
     update_norm: float
     """Of the mean update."""
@@ -205,11 +216,11 @@ class Report(Message):
     trial: Trial | None = None
     validation: Tally | None
     test: Tally | None
-    rebuild_s: float
+    rebuild_s: Seconds
     """Seconds of waiting for the group and the model, in a generation's first round."""
-    joined_bytes: int
+    joined_bytes: Count
     """Bytes that this member received as a newcomer, in a generation's first round."""
-    standby: int | None = None
+    standby: Number | None = None
     """The generation of its standby group, where one is ready."""
     rejected: str | None = None
     """Why its update had no weight; null where it had."""
@@ -219,10 +230,10 @@ class Broken(Message):
     """A member's exchange has failed; it still holds the last commit, and its own update."""
 
     kind: Literal["broken"] = "broken"
-    site: int
-    generation: int
-    round: int
-    awaited: int | None = None
+    site: Number
+    generation: Number
+    round: Number
+    awaited: Number | None = None
     """The site that it waited for in vain; null where it does not know."""
     adds: bool = False
     """Whether that site kept back its own addend, and did not wait for another's itself."""
@@ -235,7 +246,7 @@ class StopRequest(Message):
     """A process of the run was asked to stop."""
 
     kind: Literal["stop_request"] = "stop_request"
-    site: int
+    site: Number
     signal: int
 
 
@@ -250,11 +261,11 @@ class Failure(Message):
     """A site cannot go on."""
 
     kind: Literal["failure"] = "failure"
-    site: int
+    site: Number
     error: str
     text: str
     exit_code: int
-    incarnation: int = 0
+    incarnation: Number = 0
     ends_run: bool = False
     """Whether the others are of no use either: the scenario is wrong, or the training diverges."""
 
@@ -275,14 +286,14 @@ class Finished(Message):
     """A site has ended its work; its process exits next."""
 
     kind: Literal["finished"] = "finished"
-    site: int
+    site: Number
 
 
 class SavedFile(Message):
     """A file of a checkpoint."""
 
     name: str
-    bytes: int
+    bytes: Count
     checksum: str
 
 
@@ -290,10 +301,10 @@ class Saved(Message):
     """A site's part of a checkpoint is on disk, or cannot be written."""
 
     kind: Literal["saved"] = "saved"
-    site: int
-    round: int
+    site: Number
+    round: Number
     files: tuple[SavedFile, ...] = ()
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     """Time that writing took."""
     error: str | None = None
 
@@ -302,8 +313,8 @@ class Gone(Message):
     """A site's process is not there any more, as far as the coordinator's process can see."""
 
     kind: Literal["gone"] = "gone"
-    site: int
-    incarnation: int
+    site: Number
+    incarnation: Number
     """Which of the site's processes."""
     reason: Literal["closed", "silent"]
     """closed: its connection has ended, or a later process of the site has come; silent: it has not
@@ -314,8 +325,8 @@ class Back(Message):
     """A process that was `Gone` is heard again."""
 
     kind: Literal["back"] = "back"
-    site: int
-    incarnation: int
+    site: Number
+    incarnation: Number
 
 
 Entry = Probe | Begin | Commit | Recall | Hurry | Stop

@@ -16,6 +16,7 @@ from powertrip.coordination.membership import HUB
 from powertrip.coordination.messages import Begin, Probed, Ready, Report, Tally, Trial
 from powertrip.coordination.round_model import RoundModel
 from powertrip.selection.checks import to_json_list
+from powertrip.selection.decision import MOST
 from powertrip.selection.kappa import KappaEstimator, prior_h0
 from powertrip.selection.lookahead import HISTORY_ROWS, SAMPLES_A_SEASON
 from powertrip.selection.round_parts import round_of
@@ -202,15 +203,25 @@ class Observer:
             return self.rebuild_s
         return self._rebuild_prior_s * float(self._rebuild.factors(time_s)[0])
 
+    def transfer_s(self, time_s: float) -> Callable[[int, int], float]:
+        """What giving the model and the outer state takes, from a site to another, as it is known.
+
+        Infinite where there is no link.
+        """
+        rtt_s, bandwidth = self._links.pairs(time_s)
+        sent_bytes = 2 * self._update_bytes
+
+        def seconds(donor: int, newcomer: int) -> float:
+            speed = float(bandwidth[donor, newcomer])
+            return float(rtt_s[donor, newcomer]) + sent_bytes / speed if speed > 0 else math.inf
+
+        return seconds
+
     def join_s(self, begin: Begin, time_s: float) -> tuple[float, float]:
-        """Expected seconds of building a generation's group, and of its longest transfer."""
-        pairs = self._links.pairs(time_s)
-        transfers_s = [
-            float(pairs[0][t.donor, t.newcomer])
-            + 2 * self._update_bytes / float(pairs[1][t.donor, t.newcomer])
-            for t in begin.transfers
-        ]
-        return self._expected_rebuild_s(time_s), sum(transfers_s)
+        """Expected seconds of building a generation's group, and of its transfers in turn."""
+        seconds = self.transfer_s(time_s)
+        transfers_s = sum(seconds(t.donor, t.newcomer) for t in begin.transfers)
+        return self._expected_rebuild_s(time_s), transfers_s
 
     def _between(self, time_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Links between all sites; None where the star needs none of them."""
@@ -228,7 +239,7 @@ class Observer:
 
     def _learn_progress(self, reports: Sequence[Report], validation_loss: float | None) -> None:
         round_ = reports[0].round
-        if validation_loss is not None and math.isfinite(validation_loss):
+        if validation_loss is not None and _says_something(validation_loss):
             if self._last_loss is not None:
                 since, loss = self._last_loss
                 rounds = round_ - since
@@ -236,12 +247,17 @@ class Observer:
             self._last_loss = (round_, validation_loss)
         for report in reports:
             self._last_seen[report.site] = round_
-            if report.rejected is None:
+            if report.rejected is None and _says_something(report.loss_rms):
                 self._loss_rms[report.site] = report.loss_rms
-        self._update_norms.append(reports[0].update_norm)
+        norm = reports[0].update_norm
+        if not _says_something(norm):
+            norm = self._update_norms[-1] if self._update_norms else 0.0
+        self._update_norms.append(norm)
         critical = self._config.selection.cefl.critical
         layers = next((r.layer_norms for r in reports if r.layer_norms), ())
-        if layers and critical.test == "layers":
+        known = self._layer_norms[-1] if self._layer_norms else layers
+        usable = len(layers) == len(known) and all(map(_says_something, layers))
+        if layers and usable and critical.test == "layers":
             self._layer_norms = [*self._layer_norms, layers][-2 * critical.window :]
         self._learn_kappa([report.trial for report in reports])
 
@@ -333,6 +349,11 @@ def ready_in(state: object) -> list[Ready]:
     """
     told = snapshots.listed("ready", snapshots.fields("observer", state, *_REMEMBERED)["ready"])
     return [snapshots.to_model(Ready, "ready", report) for report in told]
+
+
+def _says_something(measure: float) -> bool:
+    """Whether a measure of the model is one: not of a model that has left all bounds."""
+    return abs(measure) < MOST / 2
 
 
 def _held(ready: Ready) -> tuple[int, int, int, int]:

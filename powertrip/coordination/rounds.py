@@ -1,4 +1,4 @@
-"""What the coordinator knows of the run's state, and what follows: a round is committed, or done again.
+"""What the coordinator knows of a run, and what follows: a round is committed, or done again.
 
 The coordinator's side of docs/protocol.md, without clocks, messages on their way or a store.
 """
@@ -57,7 +57,7 @@ class Rounds:
         self._digest: str | None = None
         self._reporters: dict[int, int] = {}
         self._attempt: Attempt | None = None
-        self._early: list[Report | Broken] = []
+        self._early: list[tuple[Report | Broken, int]] = []
         self._failures = 0
 
     @property
@@ -79,9 +79,13 @@ class Rounds:
 
     def holders(self, round_: int) -> frozenset[int]:
         """Sites that are there and hold the last commit: if possible none that is left out."""
-        same = {s for s, number in self._holders.items() if number == self.roster.incarnation(s)}
-        there = frozenset(same - self.roster.gone)
+        there = self._processes() - self.roster.gone
         return there - self.roster.away(round_) or there
+
+    def _processes(self) -> frozenset[int]:
+        """Sites that hold the last commit, unless they are gone for good."""
+        known = self._holders.items()
+        return frozenset(s for s, number in known if number == self.roster.incarnation(s))
 
     def begin(self, begin: Begin, round_: int) -> Attempt:
         """Another attempt: at the next round, or at the same one by another generation."""
@@ -91,36 +95,34 @@ class Rounds:
         self._attempt = attempt = Attempt(begin, round_)
         self._reporters = {}
         early, self._early = self._early, []
-        for mail in early:
-            self.report(mail) if isinstance(mail, Report) else self.fail(mail)
+        for mail, process in early:
+            self._take(mail, process)
         return attempt
 
     def report(self, report: Report) -> None:
         """Take in a member's report, of this attempt or of one to come."""
-        if self.attempt.report(report):
-            self._reporters[report.site] = self.roster.incarnation(report.site)
-        self._keep(report)
+        self._take(report, self.roster.incarnation(report.site))
 
     def fail(self, broken: Broken) -> None:
-        """Take in that a member's exchange has failed, in this attempt or in one to come.
+        """Take in that a member's exchange has failed, in this attempt or in one to come."""
+        self._take(broken, self.roster.incarnation(broken.site))
 
-        A newcomer may have got the model before.
-        """
-        if self.attempt.fail(broken) and self._digest is not None:
-            if broken.digest == self._digest:
-                self._holders[broken.site] = self.roster.incarnation(broken.site)
-        self._keep(broken)
-
-    def _keep(self, mail: Report | Broken) -> None:
-        """Keep what is of an attempt to come: members go on while the coordinator is away."""
+    def _take(self, mail: Report | Broken, process: int) -> None:
+        """Take in what a site's process has sent: another one may be there by now."""
+        if isinstance(mail, Report):
+            if self.attempt.report(mail):
+                self._reporters[mail.site] = process
+        elif self.attempt.fail(mail) and mail.digest is not None and mail.digest == self._digest:
+            self._holders[mail.site] = process  # a newcomer may have got the model before
+        # Members go on while the coordinator is away.
         generation, round_ = self.attempt.begin.generation, self.attempt.round
         if mail.generation >= generation and (mail.round, mail.generation) > (round_, generation):
-            self._early.append(mail)
+            self._early.append((mail, process))
 
     @property
     def behind(self) -> bool:
         """Whether members have done rounds that come after the present one."""
-        return any(isinstance(mail, Report) for mail in self._early)
+        return any(isinstance(mail, Report) for mail, _ in self._early)
 
     def lose(self, site: int, incarnation: int, announced: int) -> bool:
         """A process is gone or silent; whether it had been there. See `Roster.lose`."""
@@ -154,7 +156,9 @@ class Rounds:
             attempt.lose(site)
         if attempt.complete:
             return "done"
-        if not attempt.failed or not self.holders(attempt.round):
+        if not attempt.failed:
+            return "wait"
+        if not self.holders(attempt.round) and (attempt.waiting or self._processes()):
             return "wait"
         return "failed" if attempt.lost or not attempt.waiting else "settle"
 
@@ -174,9 +178,10 @@ class Rounds:
         else:
             culprits = frozenset(attempt.waiting)
         if not culprits and self._failures > 1:
-            # Nobody knows who it is: those who came last, or rank last, are the likeliest.
+            # Nobody knows who it is: those who say nothing, came last, or rank last are likeliest.
             newcomers = frozenset(transfer.newcomer for transfer in attempt.begin.transfers)
-            culprits = newcomers.intersection(attempt.left) or frozenset(attempt.left[-1:])
+            guesses = (attempt.waiting, newcomers.intersection(attempt.left), attempt.left[-1:])
+            culprits = frozenset(next(filter(None, guesses), ())) - {keeper}
         if self._failures > _MOST_FAILURES:
             return None
         if culprits.issuperset(attempt.left):

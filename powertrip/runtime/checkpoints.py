@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from powertrip.coordination.membership import HUB
 from powertrip.coordination.messages import Save, Saved
 from powertrip.runtime.durable import CheckpointUnwritable, FileEntry
@@ -141,7 +143,12 @@ class Checkpoints:
             self._fail(saved.round, f"{self._sites[saved.site]}: {saved.error}")
             return None
         making.expected.discard(saved.site)
-        making.files += [FileEntry(**file.model_dump()) for file in saved.files]
+        try:
+            making.files += [FileEntry(**file.model_dump()) for file in saved.files]
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"]
+            self._fail(saved.round, f"{self._sites[saved.site]} names an odd file: {problem}")
+            return None
         making.seconds = max(making.seconds, saved.seconds)
         return self._finish(making)
 

@@ -15,13 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 
 import torch.distributed as dist
 
 from powertrip.coordination.messages import Entry, Mail, Stop
-from powertrip.runtime.errors import ControlPlaneError, CoordinatorSilent
+from powertrip.runtime.errors import ControlPlaneError, CoordinatorSilent, FellBehind
 from powertrip.runtime.seal import Seal, SealBroken, Seen, new_way
 from powertrip.runtime.wire import decode_entry, decode_opened
 
@@ -29,6 +30,8 @@ ENTRIES_KEPT = 64
 """Entries of the log that stay readable; sites follow it at once, so a few would do."""
 
 _BACKLOG = 4096
+_LENGTH_KEY = "log/length"
+_LENGTH_DIGITS = 18
 _SLICE_S = 1.0  # how long a wait on the store lasts before its thread looks whether it should end
 
 StoreFactory = Callable[[], dist.Store]
@@ -104,6 +107,29 @@ def store_errors(doing: str) -> Iterator[None]:
         raise ControlPlaneError(f"{doing} failed: {reason}") from error
 
 
+@dataclass(frozen=True)
+class ControlPlane:
+    """How one process comes to the control plane.
+
+    Attributes
+    ----------
+    connect
+        Makes a store client.
+    seal
+        What its messages are sealed with, and those of the others.
+    sites
+        How many sites there are, to refuse what speaks of others; None believes any number.
+    """
+
+    connect: StoreFactory
+    seal: Seal = field(default_factory=Seal)
+    sites: int | None = None
+
+    def outbox(self) -> Outbox:
+        """Another way to the coordinator's inbox, for one thread."""
+        return Outbox(self.connect(), seal=self.seal)
+
+
 def _ignore(entry: Entry | None) -> None:
     """Nobody listens."""
 
@@ -145,6 +171,7 @@ class Log:
         sealed = self._seal.close_entry(self.length, entry.encode())
         with store_errors("publishing to the sites"):
             self._store.set(f"log/{self.length}", sealed)
+            self._store.set(_LENGTH_KEY, str(self.length + 1))
             if self.length >= ENTRIES_KEPT:
                 self._store.delete_key(f"log/{self.length - ENTRIES_KEPT}")
         self.length += 1
@@ -155,8 +182,8 @@ class LogReader:
 
     Parameters
     ----------
-    connect
-        Makes the thread's own store client.
+    plane
+        The control plane; the thread has a store client of its own.
     site
         This site's name, for errors.
     silence_limit_s
@@ -166,21 +193,18 @@ class LogReader:
     on_entry
         Called by the thread with every entry as soon as it is there, and with None where the log
         cannot be read any more.
-    seal
-        What the entries must be sealed with.
     """
 
     def __init__(
         self,
-        connect: StoreFactory,
+        plane: ControlPlane,
         *,
         site: str,
         silence_limit_s: float,
         start: int = 0,
         on_entry: Callable[[Entry | None], None] | None = None,
-        seal: Seal | None = None,
     ) -> None:
-        self._connect, self._seal = connect, seal or Seal()
+        self._plane = plane
         self._on_entry = on_entry or _ignore
         self._site = site
         self._limit_s = silence_limit_s
@@ -194,7 +218,7 @@ class LogReader:
 
     def _follow(self) -> None:
         try:
-            store = self._connect()
+            plane, store = self._plane, self._plane.connect()
             store.set_timeout(timedelta(seconds=_SLICE_S))
             index = self._start
             while not self._closed.is_set():
@@ -202,8 +226,10 @@ class LogReader:
                     # Not `wait` first, which `get` does by itself: far sites pay a trip for it.
                     data = store.get(f"log/{index}")
                 except dist.DistStoreError:
-                    continue  # nothing new in this slice; a lost connection is another error
-                entry = decode_entry(self._seal.open_entry(index, data))
+                    # Nothing new in this slice; a lost connection is another error.
+                    self._check_place(store, index)
+                    continue
+                entry = decode_entry(plane.seal.open_entry(index, data), plane.sites)
                 if isinstance(entry, Stop):
                     self.stop_seen.set()
                 self._on_entry(entry)
@@ -215,6 +241,15 @@ class LogReader:
             self._give_up(error)
         except dist.DistError as error:
             self._give_up(ControlPlaneError(f"the job's store is gone: {error}"))
+
+    def _check_place(self, store: dist.Store, index: int) -> None:
+        """See that the entry that is waited for is one to come, and not one that was deleted."""
+        if not store.check([_LENGTH_KEY]):
+            return
+        told = store.get(_LENGTH_KEY)
+        length = int(told) if len(told) <= _LENGTH_DIGITS and told.isdigit() else 0
+        if length - index > ENTRIES_KEPT:
+            raise FellBehind(self._site, length - index)
 
     def _give_up(self, error: ControlPlaneError) -> None:
         self.stop_seen.set()

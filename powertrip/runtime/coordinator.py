@@ -11,13 +11,11 @@ import numpy as np
 
 from powertrip.coordination.attempt import Attempt
 from powertrip.coordination.course import Course
-from powertrip.coordination.limits import TimeLimits
 from powertrip.coordination.membership import HUB
 from powertrip.coordination.messages import (
     Back,
     Begin,
     Broken,
-    Commit,
     Failure,
     Finished,
     Gone,
@@ -35,15 +33,14 @@ from powertrip.coordination.messages import (
     StopRequest,
 )
 from powertrip.coordination.observer import Observer
-from powertrip.coordination.roster import MOST_REJECTIONS, Roster
+from powertrip.coordination.roster import Roster
 from powertrip.coordination.rounds import Rounds
 from powertrip.coordination.setup import Setup
 from powertrip.coordination.timekeeping import ModelledTime, Timekeeper
 from powertrip.errors import PowerTripError
-from powertrip.exchange.group import store_prefix
 from powertrip.runtime.checkpoints import Checkpoints, Made
 from powertrip.runtime.clock import MeasuredTime
-from powertrip.runtime.control import Inbox, Log, StoreFactory, delete_prefix
+from powertrip.runtime.control import ControlPlane, Inbox
 from powertrip.runtime.errors import (
     ControlPlaneError,
     ExchangeKeepsFailing,
@@ -53,9 +50,10 @@ from powertrip.runtime.errors import (
     SitesSilent,
 )
 from powertrip.runtime.manifest import Found, read_coordinator
-from powertrip.runtime.memory import Memory, remember
+from powertrip.runtime.memory import Memory
+from powertrip.runtime.publishing import Publisher
 from powertrip.runtime.surveys import Surveys
-from powertrip.telemetry import events
+from powertrip.runtime.tidings import Tidings
 from powertrip.telemetry.events import Outcome
 from powertrip.telemetry.report import Summary
 from powertrip.telemetry.telemetry import Telemetry
@@ -63,13 +61,11 @@ from powertrip.world.world import World
 
 _PROBE_SLACK_S = 10.0  # for the sites' answers, beyond the limit of the measurement itself
 _SETTLE_S = 0.8  # within which all members of a failed exchange have given up, too
-_SLACK_S = 2.0  # of a report on its way, beyond the limit of the exchange itself
-_EVALUATIONS = 3.0  # times the last evaluation that the next may take
+_RECALL_S = 2.0  # for the answers to a recall, beyond the silence of a site that is gone
 _GONE = {
     "closed": "its process has ended",
     "silent": "it is not heard any more: frozen, or cut off",
 }
-_LAG_SHARE = 0.2  # of local training, beyond which the emulated pace is not the modelled one
 
 
 class Interrupted(PowerTripError):
@@ -89,8 +85,8 @@ class Coordinator:
         The resolved scenario.
     world
         Its facts.
-    connect
-        Makes a store client.
+    plane
+        The control plane.
     telemetry
         Is handed every event; owned by the caller.
     begin_schedule
@@ -107,7 +103,7 @@ class Coordinator:
         self,
         setup: Setup,
         world: World,
-        connect: StoreFactory,
+        plane: ControlPlane,
         telemetry: Telemetry,
         *,
         begin_schedule: Callable[[], None] | None = None,
@@ -117,13 +113,13 @@ class Coordinator:
     ) -> None:
         self._begin_schedule, self._resume = begin_schedule, resume
         self._return, self._term = come_back, term
-        self._ready: tuple[Ready, ...] = ()
         self._backlog: deque[Mail] = deque()
         self._replans = True
         self._setup, self._config, self._world = setup, setup.config, world
-        self._store = connect()
-        self._log, self._inbox = Log(self._store), Inbox(self._store)
-        self._telemetry = telemetry
+        self._store, self._seal = plane.connect(), plane.seal
+        self._pen = Publisher(self._store, plane.seal, self._config, str(telemetry.run_dir))
+        self._inbox = Inbox(self._store, seal=plane.seal, sites=len(world.names), warn=self.warn)
+        self._telemetry, self._tidings = telemetry, Tidings(telemetry, world.names)
 
         self._course: Course | None = None
         self._roster = Roster()
@@ -135,18 +131,12 @@ class Coordinator:
             base_dir=setup.base_dir,
             warn=self.warn,
         )
-        self._limits = TimeLimits(
-            self._config.runtime.shortest_limit_s, self._config.exchange.timeout_s
-        )
         self._set_silence_s: Callable[[float], None] | None = None
-        self._slack_s = _SLACK_S
-        self._built: list[int] = []
         self._hurried = False
         self._saved_round = 0
         self._stop: Stop | None = None
         self._signal: int | None = None
         self._finished: set[int] = set()
-        self._lag_warned = False
         self._links_measured = False
 
     def run(self) -> Summary:
@@ -175,13 +165,13 @@ class Coordinator:
                 self._train(course) if self._signal is None else self._interrupted()
             )
         except PowerTripError as error:
-            outcome, exit_code = self._fail(error)
+            self._tidings.ends(error)
+            outcome, exit_code = "failed", error.exit_code
         try:
             self._publish_stop()
             self._await_finished()
         except ControlPlaneError as error:
-            text = f"how the sites have ended is not known: {error}"
-            self._telemetry.emit(events.Warned(time_s=self._time.now_s(), text=text))
+            self.warn(f"how the sites have ended is not known: {error}")
         return self._telemetry.end(outcome, exit_code, time_s=self._time.now_s())
 
     def _begin(self) -> Course:
@@ -200,13 +190,12 @@ class Coordinator:
         if self._begin_schedule is not None:
             self._begin_schedule()
         if self._signal is None:
-            self._publish(self._first_generation(course))
+            self._pen.begin(self._first_generation(course))
             course.record()
         self._listen_closely()
         return course
 
     def _make_course(self, ready: Sequence[Ready]) -> Course:
-        self._ready = tuple(ready)
         self._observer = observer = Observer(self._world, self._config, ready)
         modelled = self._config.selection.clock == "modelled"
         self._time: Timekeeper = ModelledTime(observer) if modelled else MeasuredTime()
@@ -214,6 +203,8 @@ class Coordinator:
         self._course = course = Course(
             self._config, self._world, observer, self._time, self._telemetry
         )
+        self._tidings.follow(course, self._time)
+        self._pen.follow(course, observer, self._time, self._rounds, ready)
         return course
 
     def _listen_closely(self) -> None:
@@ -226,20 +217,21 @@ class Coordinator:
         course.restore(memory.course, passed_s=max(0.0, time.time() - memory.wall_time))
         self._checkpoints.start(course.round)
         self._replans = False
-        self._log.go_on(memory.entry, memory.position)
-        self._telemetry.emit(
-            events.Resumed(
-                time_s=self._time.now_s(),
-                round=course.round,
-                lost_rounds=0,
-                term=self._term,
-                reason="the coordinator's process had ended",
-            )
+        self._pen.go_on(memory)
+        self._tidings.resumed(
+            course.round,
+            term=self._term,
+            reason="the coordinator's process had ended",
+            checkpoint=None,
         )
-        self._log.append(Recall(term=self._term))
+        self._pen.say(Recall(term=self._term))
         course.record()
+        # A process that has replaced one of these meanwhile holds nothing.
+        for site, incarnation in enumerate(memory.incarnations):
+            self._roster.arrive(site, incarnation)
+        self._rounds.hold(memory.holders, course.digest if course.round else None)
         missing = set(range(len(self._world.names)))
-        deadline_s = time.monotonic() + self._config.runtime.shortest_limit_s + _SLACK_S
+        deadline_s = time.monotonic() + self._config.runtime.shortest_limit_s + _RECALL_S
         backlog: list[Mail] = []
         while missing and time.monotonic() < deadline_s:
             mail = self._receive_any(deadline_s)
@@ -247,11 +239,10 @@ class Coordinator:
                 backlog.append(mail)
             if isinstance(mail, Ready):
                 missing.discard(mail.site)
-                self._roster.arrive(mail.site, mail.incarnation)
-        self._rounds.hold(memory.holders)
+                self._rounds.arrive(mail.site, mail.incarnation, course.announced)
         for site in missing:
-            self._roster.lose(site, 0, course.announced)
-            self._tell_gone(site, "it has not answered the new process of the coordinator")
+            self._roster.lose(site, self._roster.incarnation(site), course.announced)
+            self._tidings.gone(site, "it has not answered the new process of the coordinator")
         self._tell_observer(course.round + 2)
         self._backlog.extend(backlog)
         self._listen_closely()
@@ -264,12 +255,11 @@ class Coordinator:
     def log_position(self) -> int:
         """Entry of the log that a process which comes late begins with; from any thread."""
         # One that comes after the end is to read of it.
-        return self._log.length - (1 if self._stop is not None else 0)
+        return self._pen.length - (1 if self._stop is not None else 0)
 
     def warn(self, text: str) -> None:
         """Tell of something that is not as it should be; from any thread."""
-        now_s = 0.0 if self._course is None else self._time.now_s()
-        self._telemetry.emit(events.Warned(time_s=now_s, text=text))
+        self._tidings.warn(text)
 
     @property
     def _round(self) -> int:
@@ -295,7 +285,7 @@ class Coordinator:
         measuring = [r.site for r in ready if r.probe is not None]
         if len(measuring) < 2:
             return
-        self._log.append(Probe(endpoints=tuple(r.probe for r in ready)))
+        self._pen.say(Probe(endpoints=tuple(r.probe for r in ready)))
         limit_s = self._config.exchange.probe.limit_s + _PROBE_SLACK_S
         deadline_s = time.monotonic() + limit_s
         while not self._links_measured and self._signal is None:
@@ -326,8 +316,8 @@ class Coordinator:
             end = self._commit(course, attempt)
             course.record()
             if course.rebuilt:
-                self._tidy(attempt.begin.generation)
-            self._warn_of_lag(attempt.reports)
+                self._pen.tidy(attempt.begin.generation)
+            self._tidings.lag(attempt.reports)
             if end is not None:
                 return end
 
@@ -342,15 +332,11 @@ class Coordinator:
             raise ModelLost(round_)
         self._checkpoints.start(round_)
         self._saved_round = round_
-        self._telemetry.emit(
-            events.Resumed(
-                time_s=self._time.now_s(),
-                round=round_,
-                lost_rounds=0 if self._telemetry.kept is None else self._telemetry.kept.lost_rounds,
-                checkpoint=str(self._resume.folder),
-                term=0,
-                reason="; ".join(self._resume.skipped) or "from the last checkpoint",
-            )
+        self._tidings.resumed(
+            round_,
+            term=0,
+            reason="; ".join(self._resume.skipped) or "from the last checkpoint",
+            checkpoint=str(self._resume.folder),
         )
         return course.resume(holders)
 
@@ -362,7 +348,7 @@ class Coordinator:
         """
         rounds = self._rounds
         attempt = rounds.begin(course.begin, course.round + 1)
-        deadline_s = time.monotonic() + self._attempt_limit_s(course)
+        deadline_s = time.monotonic() + self._pen.attempt_limit_s()
         settled_s = math.inf
         while (verdict := rounds.verdict()) in ("wait", "settle"):
             if verdict == "settle":
@@ -374,7 +360,7 @@ class Coordinator:
             if isinstance(mail, StopRequest) and not self._hurried:
                 # Members may be in this round's exchange already, so it is finished, and shortened.
                 self._hurried = True
-                self._log.append(Hurry())
+                self._pen.say(Hurry())
                 deadline_s = time.monotonic() + self._config.runtime.stop_grace_s
             elif isinstance(mail, Report):
                 rounds.report(mail)
@@ -382,32 +368,14 @@ class Coordinator:
                 rounds.fail(mail)
         return None if self._hurried and verdict != "done" else attempt
 
-    def _attempt_limit_s(self, course: Course) -> float:
-        """How long it may take to hear of a round from all members."""
-        limit_s = self._limits.round_s(course.predicted_round_s) + self._slack_s
-        first = course.round + 1 == course.begin.first_round
-        return limit_s + (self._join_limit_s(course.begin) if first else 0.0)
-
     def _redo(self, course: Course, attempt: Attempt) -> None:
         """Have the members that are left do a round again."""
-        round_, names = attempt.round, self._world.names
         again = self._rounds.again()
         if again is None:
-            raise ModelLost(round_ - 1)
-        lost = [names[site] for site in again.lost]
-        who = f"{', '.join(lost)} left out: the others do" if lost else "all do"
-        reason = f"{who} round {round_} again"
-        self._telemetry.emit(
-            events.Failure(
-                time_s=self._time.now_s(),
-                kind="ExchangeFailed",
-                text=f"{reason}{f' ({attempt.text})' if attempt.text else ''}",
-                generation=attempt.begin.generation,
-                round=round_,
-            )
-        )
-        self._tell_observer(round_)
-        self._publish(
+            raise ModelLost(attempt.round - 1)
+        reason = self._tidings.again(attempt, again.lost)
+        self._tell_observer(attempt.round)
+        self._pen.begin(
             course.redo(again.members, again.holders, reason=reason, standby=again.standby)
         )
 
@@ -420,7 +388,7 @@ class Coordinator:
             )
         for site in culprits:
             attempt.lose(site)
-            self._tell_gone(site, "it was waited for in vain, and is left out for some rounds")
+            self._tidings.gone(site, "it was waited for in vain, and is left out for some rounds")
 
     def _commit(self, course: Course, attempt: Attempt) -> tuple[Outcome, int] | None:
         """A round is done by all that are left of its members; the outcome if the run ends."""
@@ -430,9 +398,7 @@ class Coordinator:
         self._rounds.commit()
         for report in reports:
             self._judge(report)
-        if not course.rebuilt and not begin.redo:
-            self._limits.learn(predicted_s, max(r.local_s + r.exchange_s for r in reports))
-        self._slack_s = _SLACK_S + _EVALUATIONS * max(r.evaluation_s for r in reports)
+        self._pen.learn(predicted_s, reports, disturbed=course.rebuilt or begin.redo)
         end = self._end_after(course)
         if end is not None:
             self._publish_stop()
@@ -441,89 +407,20 @@ class Coordinator:
         # Members that are ahead of the coordinator know of no decision before their interval ends.
         after_next = course.ahead(replans=self._replans and not self._rounds.behind)
         self._replans = self._replans or after_next is not None
-        self._append(
-            Commit(
-                generation=begin.generation,
-                round=round_,
-                begin=None if after_next is None else self._limited(after_next),
-                limit_s=self._limits.round_s(course.predicted_round_s),
-                save=self._begin_checkpoint(course) if self._is_due(course) else None,
-            )
-        )
+        save = self._begin_checkpoint(course) if self._is_due(course) else None
+        self._pen.commit(begin, round_, after_next, save)
         return None
 
     def _judge(self, report: Report) -> None:
         """A site whose updates are rejected again and again takes no part any more."""
         if report.rejected is None:
             return
-        for_good = self._roster.reject(report.site)
-        self._telemetry.emit(
-            events.Failure(
-                time_s=self._time.now_s(),
-                kind="UpdateRejected",
-                site=self._world.names[report.site],
-                text=f"its update of round {report.round} has no weight: {report.rejected}"
-                + (f"; {MOST_REJECTIONS} of them, it is left out from here on" if for_good else ""),
-                generation=report.generation,
-                round=report.round,
-            )
-        )
-
-    def _publish(self, begin: Begin) -> None:
-        self._append(self._limited(begin))
-
-    def _append(self, entry: Begin | Commit) -> None:
-        """Publish an entry that changes the run's state, which the store holds before that."""
-        course = self._course
-        assert course is not None
-        remember(
-            self._store,
-            Memory(
-                entry=entry,
-                position=self._log.length,
-                ready=self._ready,
-                course=course.snapshot(),
-                holders=tuple(self._rounds.holders(course.round + 1)),
-                wall_time=time.time(),
-                run_dir=str(self._telemetry.run_dir),
-            ),
-        )
-        self._log.append(entry)
-
-    def _limited(self, begin: Begin) -> Begin:
-        """A generation with its time limits."""
-        assert self._course is not None
-        round_s = self._limits.round_s(self._course.predicted_round_s)
-        return begin.model_copy(
-            update={"limit_s": round_s, "join_limit_s": self._join_limit_s(begin) + round_s}
-        )
-
-    def _join_limit_s(self, begin: Begin) -> float:
-        rebuild_s, transfer_s = self._observer.join_s(begin, self._time.now_s())
-        return self._limits.join_s(rebuild_s, transfer_s)
-
-    def _tidy(self, generation: int) -> None:
-        """Delete the keys of groups that all have left; those of the standing ones are in use."""
-        for older in self._built:
-            delete_prefix(self._store, store_prefix(older))
-        self._built = [generation]
+        self._tidings.rejected(report, for_good=self._roster.reject(report.site))
 
     def _tell_observer(self, round_: int) -> None:
         away = np.zeros(len(self._world.names), dtype=np.bool_)
         away[list(self._roster.away(round_))] = True
         self._observer.miss(away)
-
-    def _tell_gone(self, site: int, text: str) -> None:
-        self._telemetry.emit(
-            events.Failure(
-                time_s=self._time.now_s(),
-                kind="SiteGone",
-                site=self._world.names[site],
-                text=text,
-                generation=0 if self._course is None else self._course.generation,
-                round=self._round + 1,
-            )
-        )
 
     def _receive(self, deadline_s: float) -> Mail | None:
         """The next message, or None; what does not belong to a round is dealt with here."""
@@ -565,17 +462,14 @@ class Coordinator:
         announced = 0 if self._course is None else self._course.announced
         self._tell_made(self._checkpoints.lose(site))
         if self._rounds.lose(site, incarnation, announced):
-            self._tell_gone(site, text)
+            self._tidings.gone(site, text)
 
     def _welcome(self, site: int, incarnation: int) -> None:
         self._finished.discard(site)
         announced = 0 if self._course is None else self._course.announced
         if self._rounds.arrive(site, incarnation, announced) and self._course is not None:
-            name = self._world.names[site]
-            self._telemetry.emit(
-                events.SiteReturned(time_s=self._time.now_s(), site=name, incarnation=incarnation)
-            )
-            self._course.reconsider(f"{name} is back")
+            self._tidings.returned(site, incarnation)
+            self._course.reconsider(f"{self._world.names[site]} is back")
 
     def _end_after(self, course: Course) -> tuple[Outcome, int] | None:
         end = course.end()
@@ -587,23 +481,6 @@ class Coordinator:
         assert self._signal is not None
         return "interrupted", 128 + self._signal
 
-    def _warn_of_lag(self, reports: Sequence[Report]) -> None:
-        slow = max(reports, key=lambda report: report.lag_s)
-        if self._lag_warned or slow.lag_s <= _LAG_SHARE * slow.local_s:
-            return
-        self._lag_warned = True
-        self._telemetry.emit(
-            events.Warned(
-                time_s=self._time.now_s(),
-                site=self._world.names[slow.site],
-                text=(
-                    f"this machine is too slow for the modelled pace: local training took "
-                    f"{slow.local_s:.2f} s, {slow.lag_s:.2f} s more than the site's power allows "
-                    "for; lower samples_per_s of the sites (said once)"
-                ),
-            )
-        )
-
     def _publish_stop(self) -> None:
         if self._stop is not None:
             return
@@ -611,7 +488,7 @@ class Coordinator:
         if course is not None and course.round > self._saved_round:
             save = self._begin_checkpoint(course)
         self._stop = Stop(after_round=self._round, save=save)
-        self._log.append(self._stop)
+        self._pen.say(self._stop)
 
     def _is_due(self, course: Course) -> bool:
         # The members alone know of a trial that is under way.
@@ -631,28 +508,7 @@ class Coordinator:
     def _tell_made(self, made: Made | None) -> None:
         if made is not None:
             self._saved_round = made.round
-            self._telemetry.emit(
-                events.Checkpoint(
-                    time_s=self._time.now_s(),
-                    path=made.folder,
-                    bytes=made.nbytes,
-                    seconds=made.seconds,
-                    round=made.round,
-                )
-            )
-
-    def _fail(self, error: PowerTripError) -> tuple[Outcome, int]:
-        self._telemetry.emit(
-            events.Failure(
-                time_s=self._time.now_s(),
-                kind=error.kind if isinstance(error, SiteFailed) else type(error).__name__,
-                site=error.site if isinstance(error, SiteFailed) else None,
-                text=str(error),
-                generation=0 if self._course is None else self._course.generation,
-                round=self._round + 1,
-            )
-        )
-        return "failed", error.exit_code
+            self._tidings.saved(made)
 
     def _await_finished(self) -> None:
         """Give the sites time to save the model, and to end."""

@@ -11,6 +11,15 @@ class ControlPlaneError(PowerTripError):
     """The store cannot be reached, or holds what no process of this run wrote."""
 
 
+class FellBehind(ControlPlaneError):
+    """A site has not read the log for so long that what it has missed is deleted."""
+
+    def __init__(self, site: str, entries: int) -> None:
+        super().__init__(
+            f"site {site} is {entries} entries of the coordinator's log behind, and must join anew"
+        )
+
+
 class CoordinatorSilent(PowerTripError):
     """The coordinator has published nothing for longer than the limit."""
 

@@ -59,6 +59,7 @@ class GroupBuilder:
         self._site, self._name = site, name
         self._backend, self._algorithm, self._timeout_s = backend, algorithm, timeout_s
         self._standing: tuple[int, ...] = ()
+        self._redo = 0
         self._lock = threading.Lock()
         self._built: dict[_Order, Future[Group]] = {}
         self._threads: list[threading.Thread] = []
@@ -80,6 +81,7 @@ class GroupBuilder:
             if self._closed:
                 return
             if begin.redo:
+                self._redo = begin.generation
                 self._cancel(keep=begin.standby)
             orders = [order for order in orders if self._site in order.members]
             for order in orders:
@@ -144,6 +146,8 @@ class GroupBuilder:
     def _take(self, order: _Order, limit_s: float) -> Group | None:
         with self._lock:
             future = self._built.get(order)
+            if future is None and order.generation < self._redo:
+                raise self._error(order.generation, "its generation is superseded")
         if future is None:
             return None
         with suppress(FutureTimeout):

@@ -22,7 +22,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from powertrip.errors import PowerTripError
+from powertrip.errors import InputError, PowerTripError
 from powertrip.runtime.secret import derive_key
 
 VERSION = 1
@@ -74,6 +74,9 @@ _ADVICE = {
 PASSING = frozenset({Verdict.BUSY, Verdict.SLOW})
 """Refusals after which another attempt may succeed."""
 
+_LASTING = frozenset({Verdict.VERSION, Verdict.SECRET, Verdict.SITE})
+# Refusals of every process of the same site; its supervisor starts no other one.
+
 
 class Refused(PowerTripError):
     """The coordinator does not admit what has connected to it."""
@@ -91,6 +94,8 @@ class NotAdmitted(PowerTripError):
 
     def __init__(self, site: int, verdict: Verdict) -> None:
         self.site, self.verdict = site, verdict
+        if verdict in _LASTING:
+            self.exit_code = InputError.exit_code
         super().__init__(f"site {site} is not admitted by the coordinator: {_ADVICE[verdict]}")
 
     def __reduce__(self) -> tuple[object, ...]:

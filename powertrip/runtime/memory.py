@@ -33,6 +33,8 @@ class Memory(BaseModel):
         See `Course.snapshot`.
     holders
         Sites that hold the last commit.
+    incarnations
+        Which process of each site was known, in the sites' order.
     wall_time
         When, Unix seconds.
     run_dir
@@ -46,6 +48,7 @@ class Memory(BaseModel):
     ready: tuple[Ready, ...]
     course: dict[str, Any]
     holders: tuple[int, ...]
+    incarnations: tuple[int, ...] = ()
     wall_time: float
     run_dir: str
 
@@ -57,7 +60,7 @@ class Memory(BaseModel):
         return self.entry.first_round - 1
 
 
-def remember(store: dist.Store, memory: Memory, seal: Seal | None = None) -> None:
+def remember(store: dist.Store, memory: Memory, seal: Seal) -> None:
     """Put what the coordinator knows into the store.
 
     Raises
@@ -65,12 +68,12 @@ def remember(store: dist.Store, memory: Memory, seal: Seal | None = None) -> Non
     ControlPlaneError
         The store cannot be reached.
     """
-    note = (seal or Seal()).close_note(_KEY, memory.model_dump_json().encode())
+    note = seal.close_note(_KEY, memory.model_dump_json().encode())
     with store_errors("leaving what the coordinator knows"):
         store.set(_KEY, note)
 
 
-def recall(store: dist.Store, seal: Seal | None = None) -> Memory | None:
+def recall(store: dist.Store, seal: Seal) -> Memory | None:
     """What another process of the coordinator has left; None where it had not come so far.
 
     Raises
@@ -83,7 +86,7 @@ def recall(store: dist.Store, seal: Seal | None = None) -> Memory | None:
             return None
         data = store.get(_KEY)
     try:
-        return Memory.model_validate_json((seal or Seal()).open_note(_KEY, data))
+        return Memory.model_validate_json(seal.open_note(_KEY, data))
     except ValidationError as error:
         raise ControlPlaneError(
             f"what the coordinator has left in the store cannot be read: {error.errors()[0]['msg']}"

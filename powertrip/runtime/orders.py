@@ -15,7 +15,7 @@ from powertrip.coordination.messages import (
     Save,
     Stop,
 )
-from powertrip.runtime.control import LogReader, StoreFactory
+from powertrip.runtime.control import ControlPlane, LogReader
 
 
 class Orders:
@@ -26,8 +26,8 @@ class Orders:
 
     Parameters
     ----------
-    connect
-        Makes the reader's own store client.
+    plane
+        The control plane.
     site, name
         The site's number and name.
     silence_limit_s
@@ -53,7 +53,7 @@ class Orders:
 
     def __init__(
         self,
-        connect: StoreFactory,
+        plane: ControlPlane,
         *,
         site: int,
         name: str,
@@ -83,7 +83,7 @@ class Orders:
         self._training: int | None = None
         self._hurry = False
         self._reader = LogReader(
-            connect,
+            plane,
             site=name,
             silence_limit_s=silence_limit_s,
             start=start,

@@ -11,7 +11,7 @@ from powertrip.coordination.messages import Failure, Probed
 from powertrip.errors import PowerTripError
 from powertrip.exchange.probe import Prober
 from powertrip.exchange.settings import ExchangeSettings
-from powertrip.runtime.control import Outbox, StoreFactory
+from powertrip.runtime.control import ControlPlane
 from powertrip.runtime.errors import ControlPlaneError
 from powertrip.world.world import World
 
@@ -34,8 +34,8 @@ class Probing:
 
     Parameters
     ----------
-    connect
-        Makes the thread's own store client.
+    plane
+        The control plane; the thread has a store client of its own.
     world
         What the links should be like, which sets how much is sent.
     site
@@ -48,13 +48,13 @@ class Probing:
 
     def __init__(
         self,
-        connect: StoreFactory,
+        plane: ControlPlane,
         world: World,
         site: int,
         address: str,
         settings: ExchangeSettings,
     ) -> None:
-        self._connect, self._site, self._settings = connect, site, settings.probe
+        self._plane, self._site, self._settings = plane, site, settings.probe
         self._expected = world.bandwidth[site]
         self._prober = Prober(address)
         self._closed = threading.Event()
@@ -79,7 +79,7 @@ class Probing:
         self._thread.start()
 
     def _run(self, endpoints: tuple[str | None, ...]) -> None:
-        outbox = Outbox(self._connect())
+        outbox = self._plane.outbox()
         number = 0
         try:
             while not self._closed.is_set():

@@ -18,7 +18,8 @@ from powertrip.coordination.messages import Failure, LinksGone, StopRequest
 from powertrip.coordination.run_dir import make_run_dir, reopen_run_dir
 from powertrip.coordination.setup import Setup
 from powertrip.errors import PowerTripError
-from powertrip.runtime.control import Outbox, job_store
+from powertrip.runtime.attendance import Attendance
+from powertrip.runtime.control import ControlPlane, Outbox, job_store
 from powertrip.runtime.coordinator import Coordinator
 from powertrip.runtime.emulation import LinkWatch
 from powertrip.runtime.errors import ControlPlaneError
@@ -26,9 +27,11 @@ from powertrip.runtime.manifest import latest, set_aside
 from powertrip.runtime.memory import earlier_run, note_run, recall
 from powertrip.runtime.presences import RunOver, attend, declare_over, roll_call
 from powertrip.runtime.probing import own_address
+from powertrip.runtime.seal import Seal
+from powertrip.runtime.secret import load_secret
 from powertrip.runtime.signals import StopSignals
 from powertrip.runtime.site import Site
-from powertrip.runtime.supervisor import INCARNATION_VARIABLE
+from powertrip.runtime.supervisor import INCARNATION_VARIABLE, RUN_VARIABLE
 from powertrip.telemetry.telemetry import Telemetry
 
 
@@ -52,18 +55,21 @@ def run_coordinator(setup: Setup) -> int:
     """Run the coordinator; returns the exit code of the run."""
     store = job_store(host_store=True)
     term = int(os.environ.get(INCARNATION_VARIABLE, "0"))
-    links_outbox = Outbox(job_store())
+    secret = load_secret(setup.config, setup.base_dir)
+    run = bytes.fromhex(os.environ[RUN_VARIABLE])
+    plane = ControlPlane(job_store, Seal(secret, run=run, incarnation=term))
+    links_outbox = plane.outbox()
 
     def tell(reason: str) -> None:
         links_outbox.send(LinksGone(text=reason))
 
     # torchrun sends SIGTERM as soon as a site has failed: the reason must be told all the same.
-    with _stop_requests(Outbox(job_store()), HUB), ExitStack() as links:
+    with _stop_requests(plane.outbox(), HUB), ExitStack() as links:
         try:
             watch = None
             if setup.links.socket_path is not None:
                 watch = links.enter_context(LinkWatch(setup.links.socket_path, tell))
-            memory = recall(store) if term else None
+            memory = recall(store, plane.seal) if term else None
             found = latest(Path(setup.resume)) if setup.resume and memory is None else None
             if memory is not None:
                 run_dir = Path(memory.run_dir)
@@ -80,14 +86,14 @@ def run_coordinator(setup: Setup) -> int:
                 coordinator = Coordinator(
                     setup,
                     setup.build_world(),
-                    lambda: store,
+                    plane,
                     telemetry,
                     begin_schedule=None if watch is None else watch.begin_schedule,
                     resume=found,
                     come_back=memory,
                     term=term,
                 )
-                with roll_call(setup, coordinator, telemetry):
+                with roll_call(setup, coordinator, plane, secret=secret, run=run):
                     summary = coordinator.run()
         except PowerTripError as error:
             complain(str(error))
@@ -102,9 +108,22 @@ def run_coordinator(setup: Setup) -> int:
 
 def run_site(setup: Setup, index: int) -> int:
     """Run one site; returns its exit code, 0 whenever it has ended as it was told to."""
-    store = job_store()
-    outbox = Outbox(store)
     incarnation = int(os.environ.get(INCARNATION_VARIABLE, "0"))
+    secret = load_secret(setup.config, setup.base_dir)
+    try:
+        with attend(setup, job_store(), index, incarnation, secret=secret) as attendance:
+            seal = Seal(secret, run=attendance.run, site=index, incarnation=incarnation)
+            plane = ControlPlane(job_store, seal, sites=len(setup.config.sites.selected))
+            return _take_part(setup, index, plane, attendance, incarnation)
+    except RunOver:
+        return 0  # the run has ended while this process was starting
+
+
+def _take_part(
+    setup: Setup, index: int, plane: ControlPlane, attendance: Attendance, incarnation: int
+) -> int:
+    """Be a site that the coordinator has admitted, and tell it of any failure."""
+    outbox = plane.outbox()
 
     def tell(failure: Failure) -> None:
         try:
@@ -113,13 +132,12 @@ def run_site(setup: Setup, index: int) -> int:
             complain(f"site {index} cannot tell the coordinator: {error}\n  {failure.text}")
 
     try:
-        with _stop_requests(outbox, index), ExitStack() as presence:
-            attendance = presence.enter_context(attend(setup, store, index, incarnation))
+        with _stop_requests(plane.outbox(), index):
             site = Site(
                 setup,
                 setup.build_world(),
                 index,
-                job_store,
+                plane,
                 local_rank=int(os.environ["LOCAL_RANK"]),
                 local_processes=int(os.environ["LOCAL_WORLD_SIZE"]),
                 incarnation=incarnation,
@@ -127,8 +145,6 @@ def run_site(setup: Setup, index: int) -> int:
                 probe_address=_probe_address(setup.config),
             )
             site.run()
-    except RunOver:
-        return 0  # the run has ended while this process was starting
     except PowerTripError as error:
         tell(Failure.of(error, index, incarnation=incarnation))
         return error.exit_code

@@ -98,6 +98,14 @@ class Replica:
             return *self._before, digest(*self._before)
         raise CommitNotHeld(self._site, round_, self.round)
 
+    def digest_after(self, round_: int) -> str | None:
+        """Digest after a round, the last one or the one before; None where neither is held."""
+        if self.round == round_:
+            return self.digest()
+        if self.round == round_ + 1 and self._before is not None:
+            return digest(*self._before)
+        return None
+
     def keep(self, round_: int, trained: Trained) -> None:
         """Keep this site's work of a round until `confirm`."""
         self._kept[round_] = trained

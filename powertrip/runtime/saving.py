@@ -8,7 +8,7 @@ from pathlib import Path
 from powertrip.coordination.messages import Save, Saved, SavedFile
 from powertrip.runtime.checkpoint import ModelCopy, write_model, write_site
 from powertrip.runtime.checkpoint_writer import CheckpointWriter
-from powertrip.runtime.control import Outbox, StoreFactory
+from powertrip.runtime.control import ControlPlane, Outbox
 from powertrip.runtime.durable import CheckpointUnwritable, FileEntry
 from powertrip.runtime.replica import Replica
 from powertrip.training.flat import FlatModel
@@ -20,8 +20,8 @@ class Saving:
 
     Parameters
     ----------
-    connect
-        Makes the writing thread's own store client.
+    plane
+        The control plane; the writing thread has a store client of its own.
     site
         The site's number.
     replica, model, trainer
@@ -30,14 +30,14 @@ class Saving:
 
     def __init__(
         self,
-        connect: StoreFactory,
+        plane: ControlPlane,
         *,
         site: int,
         replica: Replica,
         model: FlatModel,
         trainer: LocalTrainer,
     ) -> None:
-        self._connect, self._site = connect, site
+        self._plane, self._site = plane, site
         self._replica, self._model, self._trainer = replica, model, trainer
         self._writer = CheckpointWriter()
         self._outbox: Outbox | None = None
@@ -74,7 +74,7 @@ class Saving:
             files = tuple(SavedFile(**entry.model_dump()) for entry in result[0])
             saved = Saved(site=self._site, round=round_, files=files, seconds=result[1])
         if self._outbox is None:
-            self._outbox = Outbox(self._connect())
+            self._outbox = self._plane.outbox()
         self._outbox.send(saved)
 
     def close(self, limit_s: float) -> None:

@@ -32,7 +32,7 @@ from powertrip.runtime.aside import Aside, LeftBehind
 from powertrip.runtime.attendance import Attendance
 from powertrip.runtime.checkpoint import latest, load_model, load_site
 from powertrip.runtime.clock import TrainingClock
-from powertrip.runtime.control import Outbox, StoreFactory
+from powertrip.runtime.control import ControlPlane
 from powertrip.runtime.evaluator import Evaluator
 from powertrip.runtime.faults import SiteFaults
 from powertrip.runtime.groups import GroupBuilder
@@ -74,9 +74,8 @@ class Site:
         Its facts.
     index
         Which site this is.
-    connect
-        Makes a store client; the site uses one for the control plane, one in the thread that
-        builds groups, and one in the thread that follows the log.
+    plane
+        The control plane; every thread that uses it has a store client of its own.
     local_rank, local_processes
         This process's place among those of its machine, to choose a device.
     incarnation
@@ -96,7 +95,7 @@ class Site:
         setup: Setup,
         world: World,
         index: int,
-        connect: StoreFactory,
+        plane: ControlPlane,
         *,
         local_rank: int = 0,
         local_processes: int = 1,
@@ -108,7 +107,7 @@ class Site:
         config = setup.config
         self.index, self.name = index, world.names[index]
         self._setup, self._config, self._world = setup, config, world
-        self._connect = connect
+        self._plane = plane
         self.incarnation, self._attendance = incarnation, attendance
         self._log_start = 0 if attendance is None else attendance.granted
         if log_start is not None:
@@ -177,9 +176,9 @@ class Site:
             mend.
         """
         config = self._config
-        self._outbox = Outbox(self._connect())
+        self._outbox = self._plane.outbox()
         self._groups = GroupBuilder(
-            self._connect,
+            self._plane.connect,
             site=self.index,
             name=self.name,
             backend=self._backend,
@@ -187,14 +186,14 @@ class Site:
             timeout_s=config.exchange.timeout_s,
         )
         self._saving = Saving(
-            self._connect,
+            self._plane,
             site=self.index,
             replica=self._replica,
             model=self._model,
             trainer=self._trainer,
         )
         self._orders = Orders(
-            self._connect,
+            self._plane,
             site=self.index,
             name=self.name,
             silence_limit_s=config.runtime.silence_limit_s,
@@ -212,7 +211,7 @@ class Site:
         try:
             if self._probe_address is not None:
                 self._probing = Probing(
-                    self._connect, self._world, self.index, self._probe_address, config.exchange
+                    self._plane, self._world, self.index, self._probe_address, config.exchange
                 )
             self._ready = self._account()
             self._outbox.send(self._ready)
@@ -250,7 +249,7 @@ class Site:
                 round=self._round,
                 awaited=error.awaited,
                 adds=error.adds,
-                digest=self._replica.digest() if self._replica.round == self._round - 1 else None,
+                digest=self._replica.digest_after(self._round - 1),
                 text=str(error),
             )
         )
@@ -280,7 +279,7 @@ class Site:
         """Tell another process of the coordinator what the one before may not have taken in."""
         with self._lock:
             unheard = list(self._unheard)
-        outbox = Outbox(self._connect())
+        outbox = self._plane.outbox()
         for mail in (self._ready, *unheard):
             outbox.send(mail)
 

@@ -8,6 +8,7 @@ leaves none behind, whatever kills it.
 from __future__ import annotations
 
 import ctypes
+import ipaddress
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ from powertrip.coordination.setup import Setup
 from powertrip.errors import InputError
 from powertrip.runtime.emulation import LOST_SIGNAL, SiteLinks
 from powertrip.runtime.errors import LinksLost, LinksUnusable, PresenceUnusable
+from powertrip.runtime.handshake import RUN_BYTES
 from powertrip.runtime.signals import STOP_SIGNALS
 
 _PR_SET_PDEATHSIG = 1
@@ -30,10 +32,14 @@ _ENDED_BY_TORCHRUN_S = 30.0  # after which torchrun itself sends SIGKILL
 _LONGEST_PAUSE_S = 10.0  # before a process that dies again and again is started once more
 _BACKLOG = 256
 
+LOOPBACK = "127.0.0.1"
+"""Where the processes of a job on one machine find each other."""
 PRESENCE_VARIABLE = "POWERTRIP_PRESENCE_FD"
 """The descriptor of the socket that the coordinator's process listens at for the sites'."""
 INCARNATION_VARIABLE = "POWERTRIP_INCARNATION"
 """How many processes of its role a process has had before it."""
+RUN_VARIABLE = "POWERTRIP_RUN"
+"""The run's number, hexadecimal, which is the same for all processes of the coordinator."""
 
 
 def presence_listener(environment: Mapping[str, str]) -> socket.socket:
@@ -44,15 +50,21 @@ def presence_listener(environment: Mapping[str, str]) -> socket.socket:
     Raises
     ------
     PresenceUnusable
-        That address is none of this machine's.
+        That address is none of this machine's, or a name of loopback on this one alone.
     """
-    several = environment["LOCAL_WORLD_SIZE"] != environment["WORLD_SIZE"]
-    host = environment["MASTER_ADDR"] if several else "127.0.0.1"
+    host = environment["MASTER_ADDR"] if _on_several(environment) else LOOPBACK
     try:
         family, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        if ipaddress.ip_address(address[0]).is_loopback and host not in (address[0], "localhost"):
+            raise PresenceUnusable(host, f"here that is {address[0]}, which nobody else can reach")
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         raise PresenceUnusable(host, error.strerror or str(error)) from error
+
+
+def _on_several(environment: Mapping[str, str]) -> bool:
+    """Whether the job's processes are on several machines."""
+    return environment["LOCAL_WORLD_SIZE"] != environment["WORLD_SIZE"]
 
 
 def die_with_parent(number: signal.Signals) -> None:
@@ -70,7 +82,9 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     # torch logs every wait on the store that ends without news as a warning with a stack trace.
     child.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     child.setdefault("OMP_NUM_THREADS", "1")
-    if environment["LOCAL_WORLD_SIZE"] == environment["WORLD_SIZE"]:
+    if not _on_several(environment):
+        # The host's name may be one of an address where nobody listens.
+        child["MASTER_ADDR"] = LOOPBACK
         # torch asks for the names of its peers' addresses, and waits where no server answers.
         child.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
         if Path("/sys/class/net/lo").exists():
@@ -112,6 +126,7 @@ class Supervisor:
     ) -> None:
         self._links = links
         self._presence = presence
+        self._run = os.urandom(RUN_BYTES)
         self._starts: Counter[str] = Counter()
         self._again_s: dict[str, float] = {}
         self._seen: set[int] = set()
@@ -161,6 +176,8 @@ class Supervisor:
         environment = {**self._environment, INCARNATION_VARIABLE: str(self._starts[role])}
         self._starts[role] += 1
         descriptors = []
+        if role == "coordinator":
+            environment[RUN_VARIABLE] = self._run.hex()
         if role == "coordinator" and self._presence is not None:
             descriptors.append(self._presence.fileno())
             environment[PRESENCE_VARIABLE] = str(self._presence.fileno())

@@ -8,13 +8,18 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from powertrip.coordination.messages import (
     Back,
+    Begin,
     Broken,
+    Commit,
     Entry,
     Gone,
     LinksGone,
     Mail,
     Message,
+    Probe,
     Probed,
+    Save,
+    Stop,
 )
 from powertrip.runtime.errors import ControlPlaneError
 from powertrip.runtime.seal import COORDINATOR, MOST_BYTES, Opened, SealBroken
@@ -28,15 +33,28 @@ _ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="k
 _MAIL: TypeAdapter[Mail] = TypeAdapter(Annotated[Mail, Field(discriminator="kind")])
 
 
-def decode_entry(data: bytes) -> Entry:
+def decode_entry(data: bytes, sites: int | None = None) -> Entry:
     """Read an entry of the coordinator's log.
+
+    Parameters
+    ----------
+    data
+        The entry.
+    sites
+        How many there are; None believes any number.
 
     Raises
     ------
     ControlPlaneError
-        The bytes are no entry.
+        The bytes are no entry, or one of a job with other sites.
     """
-    return _decode(_ENTRY, data)
+    entry = _decode(_ENTRY, data)
+    if sites is not None and not _suits(entry, sites):
+        raise ControlPlaneError(
+            f"a {entry.kind} on the control plane is of a job that has other than {sites} sites; "
+            "give all processes the same scenario"
+        )
+    return entry
 
 
 def decode_mail(data: bytes) -> Mail:
@@ -78,14 +96,48 @@ def decode_opened(opened: Opened, sites: int | None = None) -> Mail:
     return mail
 
 
+def _suits(entry: Entry, sites: int) -> bool:
+    """Whether an entry speaks of sites that there are, of each of them once."""
+    save: Save | None = None
+    begin: Begin | None = None
+    if isinstance(entry, Probe):
+        return len(entry.endpoints) == sites
+    if isinstance(entry, Begin):
+        begin = entry
+    elif isinstance(entry, Commit):
+        begin, save = entry.begin, entry.save
+    elif isinstance(entry, Stop):
+        save = entry.save
+    while begin is not None:
+        if not _stands(begin, sites):
+            return False
+        begin = begin.following
+    return save is None or save.keeper < sites
+
+
+def _stands(begin: Begin, sites: int) -> bool:
+    members = set(begin.members)
+    named = members.union(t.donor for t in begin.transfers)
+    return (
+        0 < len(members) == len(begin.members)
+        and members.issuperset(begin.half)
+        and members.issuperset(t.newcomer for t in begin.transfers)
+        and max(named) < sites
+        and all(t.donor != t.newcomer for t in begin.transfers)
+        and all(
+            work is None or len(work) == len(members) for work in (begin.steps, begin.deadline_s)
+        )
+    )
+
+
 def _fits(mail: Mail, sites: int) -> bool:
     if isinstance(mail, LinksGone):
         return True
     if isinstance(mail, Probed) and not len(mail.rtt_s) == len(mail.bandwidth) == sites:
         return False
-    if isinstance(mail, Broken) and mail.awaited is not None and not 0 <= mail.awaited < sites:
+    if isinstance(mail, Broken) and mail.awaited is not None and mail.awaited >= sites:
         return False
-    return 0 <= mail.site < sites
+    return mail.site < sites
 
 
 def _decode(adapter: TypeAdapter[_T], data: bytes) -> _T:

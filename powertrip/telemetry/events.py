@@ -262,7 +262,7 @@ class Decision(Event):
     """Time that the decision took, seconds."""
 
     power_w: dict[str, float]
-    """Power available for training at each site, watts."""
+    """Power available for training at each site, watts; of more than a thousand, at the members."""
 
     throughput: dict[str, float]
     """Modelled speed of each site with that power, samples per second."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from powertrip.config import load_config
@@ -229,3 +230,66 @@ def test_members_that_disagree_end_the_run(make):
     with pytest.raises(DigestMismatch):
         course.account([first, second.model_copy(update={"digest": "other"})])
     assert course.round == 0
+
+
+def test_a_round_is_done_again_by_those_left_on_the_terms_of_the_decision(make):
+    course, listener, _ = make("selection.policy=all", "selection.adjustment_interval=9")
+    course.start({0, 1, 2})
+    course.record()
+    drive(course, 2)
+    first = course.begin
+    again = course.redo((2, 0), {0, 2}, reason="rome is gone", standby=1)
+    kept = [first.members.index(site) for site in (2, 0)]
+    assert again.members == (2, 0)
+    assert (again.generation, again.first_round, again.redo) == (2, 3, True)
+    assert (again.standby, again.transfers, again.half) == (1, (), ())
+    assert again.steps == (
+        None if first.steps is None else tuple(first.steps[place] for place in kept)
+    )
+    assert again.deadline_s == (
+        None if first.deadline_s is None else tuple(first.deadline_s[place] for place in kept)
+    )
+    assert (course.begin, course.announced, course.round) == (again, 2, 2)
+    course.record()
+    told = listener.told[-1]
+    assert (told.event, told.members, told.reason) == (
+        "decision", ("oslo", "paris"), "rome is gone"
+    )  # fmt: skip
+
+
+def test_after_a_round_done_again_the_next_decision_comes_early_and_from_what_was_dropped(make):
+    course, _, _ = make()  # decides every second round
+    course.start({0, 1, 2})
+    course.account(reports(course))
+    dropped = course.ahead()
+    assert dropped.generation == 2
+    again = course.redo(course.begin.members[:1], {0, 1, 2}, reason="one is gone")
+    assert again.generation == 3
+    assert again.first_round == 2
+    course.account(reports(course))
+    after_next = course.ahead()
+    assert (after_next.generation, after_next.first_round) == (4, 4)
+    assert course.begin == again  # for one round more
+    course.account(reports(course))
+    assert course.ahead() is None
+
+
+def test_newcomers_among_those_left_get_the_model_from_who_holds_it(make):
+    course, _, _ = make("selection.policy=all")
+    course.start({0, 1, 2})
+    drive(course, 1)
+    again = course.redo((2, 1), {0, 1}, reason="once more")
+    assert [(t.donor, t.newcomer) for t in again.transfers] == [(1, 2)]
+    with pytest.raises(ValueError, match="no site holds the current model"):
+        course.redo((1,), set(), reason="nobody")
+
+
+def test_where_no_member_is_left_others_are_chosen(make):
+    course, _, _ = make("selection.policy=all")
+    course.start({0, 1, 2})
+    drive(course, 1)
+    course._observer.miss(np.array([False, True, False]))
+    begin = course.redo((), {0}, reason="all are gone")
+    assert set(begin.members) == {0, 2}
+    assert (begin.redo, begin.first_round) == (True, 2)
+    assert [(t.donor, t.newcomer) for t in begin.transfers] == [(0, 2)]

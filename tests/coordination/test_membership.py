@@ -69,6 +69,22 @@ def test_every_newcomer_gets_the_model_once_and_donors_share_the_work(members, h
         assert set(load) == {min(holders)}
 
 
+def test_newcomers_get_the_model_from_where_they_have_it_first():
+    def seconds(donor, newcomer):
+        return {0: 1.0, 1: 3.0, 4: 2.0}[donor] + (10.0 if newcomer == 7 and donor != 4 else 0.0)
+
+    def pairs(members, holders):
+        return [(t.donor, t.newcomer) for t in plan_transfers(members, holders, seconds)]
+
+    assert pairs((0, 1, 5), {0, 1}) == [(0, 5)]
+    assert pairs((0, 1, 7, 4), {0, 1, 4}) == [(4, 7)]
+    # The nearest is busy with two already when the third is as near to another.
+    assert pairs((0, 1, 5, 6, 8), {0, 1}) == [(0, 5), (0, 6), (0, 8)]
+    assert pairs((0, 1, 5, 6, 8, 9), {0, 1}) == [(0, 5), (0, 6), (0, 8), (1, 9)]
+    # Nobody stays who holds it: one gives it to all.
+    assert pairs((7, 8), {0, 1, 4}) == [(4, 7), (4, 8)]
+
+
 def test_nobody_holds_the_model():
     with pytest.raises(ValueError, match="no site holds the current model"):
         plan_transfers((0, 1), set())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from types import SimpleNamespace
 
@@ -362,3 +363,21 @@ def test_one_slow_outlier_does_not_change_a_decision_but_three_do(
     play(observer, 2, seed=2, slow=slow)
     last = decision()
     assert (last.members, last.predicted_round_s) != (before.members, about_as_long)
+
+
+def test_measures_that_are_no_numbers_teach_nothing(make):
+    observer = make(
+        "measured", selection={"policy": "cefl", "cefl": {"critical": {"test": "layers"}}}
+    )
+    plain = {"update_norm": 2.0, "loss_rms": 3.0, "layer_norms": (1.0, 2.0)}
+    learn(observer, [report(0, 1, **plain)], loss=2.0)
+    for round_, odd in enumerate((math.nan, math.inf, 1e300), 2):
+        spoilt = {"update_norm": odd, "loss_rms": odd, "layer_norms": (1.0, odd)}
+        learn(observer, [report(0, round_, **spoilt)], loss=odd)
+    state = observer.snapshot()
+    json.dumps(state, allow_nan=False)
+    assert state["update_norms"] == [2.0] * 4
+    assert state["layer_norms"] == [[1.0, 2.0]]
+    assert state["loss_rms"][0] == 3.0
+    assert state["gains"] == []
+    make("measured").restore(state)

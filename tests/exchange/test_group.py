@@ -237,6 +237,104 @@ def test_30_generations_leave_no_descriptors_and_no_threads(members):
     assert after[1] <= before[1] + 5
 
 
+def total_of(group: Group, add: float = 1.0) -> list[float]:
+    """The sum of the members' `rank + add`, in one element more than there are members."""
+    tensor = torch.full((group.size + 1,), group.rank + add)
+    group.sum(tensor).run()
+    return tensor.unique().tolist()
+
+
+@pytest.mark.parametrize("left", [(0, 1, 2), (2, 0, 3), (3, 1), (1, 2)])
+def test_those_that_are_left_go_on_over_the_connections_of_a_group(members, left):
+    """Two of four go, one after the other: whoever is left, in whatever order."""
+    all_there, gone = threading.Barrier(4), threading.Barrier(4)
+
+    def work(group):
+        site = group.members[group.rank]
+        assert total_of(group) == [10.0]
+        all_there.wait(20)
+        if site not in left:
+            group.close()
+            gone.wait(20)
+            return None
+        gone.wait(20)
+        with group.among(left, generation=77, site=site) as fewer:
+            group.close()  # which has nothing left to close
+            found = [total_of(fewer, 1.0), total_of(fewer, 5.0)]
+            return fewer.members, fewer.rank, fewer.generation, found
+
+    results = members.each((0, 1, 2, 3), work)
+    k = len(left)
+    for place, site in enumerate(left):
+        ranks = sum(range(k))
+        assert results[site] == (left, place, 77, [[ranks + k], [ranks + 5.0 * k]])
+
+
+def test_a_group_can_shrink_again_and_again_to_one(members):
+    def work(group):
+        site, sums = group.members[group.rank], [total_of(group)]
+        for left in ((3, 0, 1), (1, 3), (3,)):
+            if site not in left:
+                break
+            group = group.among(left, generation=90, site=site)
+            sums.append(total_of(group))
+        group.close()
+        return sums
+
+    results = members.each((0, 1, 2, 3), work)
+    assert results == {
+        0: [[10.0], [6.0]], 2: [[10.0]],
+        1: [[10.0], [6.0], [3.0]], 3: [[10.0], [6.0], [3.0], [1.0]],
+    }  # fmt: skip
+
+
+def test_those_that_are_left_send_and_receive_too(members):
+    def work(group):
+        site = group.members[group.rank]
+        if site == 0:
+            return None
+        with group.among((3, 1), generation=91, site=site) if site != 2 else group as fewer:
+            tensor = torch.full((2,), 7.0 if site == 3 else 0.0)
+            if site == 3:
+                fewer.send(tensor, 1)
+            elif site == 1:
+                fewer.receive(tensor, 3)
+            return tensor.tolist()
+
+    assert members.each((0, 1, 2, 3), work)[1] == [7.0, 7.0]
+
+
+def test_only_an_open_mesh_can_go_on_with_a_part(members):
+    with alone() as group:
+        assert not group.divisible
+        with pytest.raises(ValueError, match="only an open group"):
+            group.among((5,), generation=4, site=5)
+
+    def work(group):
+        assert group.divisible == (group._algorithm == "mesh")
+        group.close()
+        with pytest.raises(ValueError, match="only an open group"):
+            group.among((0,), generation=4, site=0)
+
+    for algorithm in ("mesh", "ring"):
+        assert set(members.each((0, 1), work, algorithm=algorithm).values()) == {None}
+
+
+def test_a_site_that_does_not_send_is_named_by_who_waits_to_receive(members):
+    done = threading.Barrier(2)
+
+    def work(group):
+        site = group.members[group.rank]
+        try:
+            if site == 3:
+                group.receive(torch.zeros(4), 1, timeout_s=0.3)
+        finally:
+            done.wait(20)
+
+    error = members.each((3, 1), work)[3]
+    assert (error.action, error.awaited, error.adds) == ("receive", 1, True)
+
+
 def test_closing_twice_is_harmless():
     group = alone()
     group.close()

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import torch
 
-from powertrip.coordination.messages import Gone
 from powertrip.exchange.errors import ExchangeError
 from powertrip.runtime.site import Site
 from powertrip.telemetry import events
 from powertrip.training.digest import digest
-from tests.jobs import Killed
+from tests.jobs import Killed, tell_gone
 from tests.runtime.checkpoints import latest_model
 
 FOUR = ("sites.count=4", "goal.max_rounds=12", "selection.adjustment_interval=2")
@@ -172,7 +171,7 @@ def in_exchange(site: Site, name: str, round_: int, then) -> None:
         if site._round == round_:
             if then is killed:
                 site._orders.close()  # who is dead reads no log, and builds no groups
-                site._outbox.send(Gone(site=site.index, incarnation=0, reason="closed"))
+                tell_gone(site)
             then(group)
         return exchange(group, trained, *trials)
 

@@ -11,7 +11,6 @@ from powertrip.coordination.messages import Begin, Transfer
 from powertrip.exchange.errors import ExchangeError
 from powertrip.runtime.groups import GroupBuilder
 
-
 LIMIT_S = 10.0
 
 
@@ -99,7 +98,11 @@ def test_who_leaves_hands_over_in_a_group_apart(builders):
     handovers = [builder.handover(entry, LIMIT_S) for builder in builders[:3]]
     assert [group.members for group in handovers] == [(0, 1, 2)] * 3
     assert builders[0].members(entry, LIMIT_S) is None
-    for group in [*handovers, builders[1].members(entry, LIMIT_S), builders[2].members(entry, LIMIT_S)]:
+    for group in [
+        *handovers,
+        builders[1].members(entry, LIMIT_S),
+        builders[2].members(entry, LIMIT_S),
+    ]:
         group.close()
 
 
@@ -197,7 +200,8 @@ def test_a_group_that_is_ready_when_its_generation_is_superseded_is_closed(build
     for builder in builders[:2]:
         wait_until(lambda b=builder: all(future.done() for future in b._built.values()))
     announce(builders, begin(2, 0, 1, redo=True))
-    assert builders[0].members(begin(1, 0, 1), LIMIT_S) is None
+    with pytest.raises(ExchangeError, match="its generation is superseded"):
+        builders[0].members(begin(1, 0, 1), LIMIT_S)
     again = [b.members(begin(2, 0, 1, redo=True), LIMIT_S) for b in builders[:2]]
     assert sums(again) == {0: 3, 1: 3}
     for group in again:

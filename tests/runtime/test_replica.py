@@ -142,3 +142,14 @@ def test_a_newcomer_stands_where_its_donor_did(replica):
     step(replica, 7, 1.0)
     replica.back_to(6)
     assert state(replica) == ([9.0, 9.0], [4.0, 4.0], 6)
+
+
+def test_the_digests_of_the_last_two_rounds_are_at_hand_until_the_last_is_committed(replica):
+    step(replica, 1, 1.0)
+    first = replica.digest()
+    step(replica, 2, 1.0)
+    assert replica.digest_after(2) == replica.digest() != first
+    assert replica.digest_after(1) == first
+    assert (replica.digest_after(0), replica.digest_after(3)) == (None, None)
+    replica.confirm(2)
+    assert replica.digest_after(1) is None

@@ -6,15 +6,23 @@ ended: that is how a test knows that nobody is left.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from powertrip.runtime.supervisor import child_environment
+from powertrip.config import load_config
+from powertrip.coordination.setup import Setup
+from powertrip.runtime import supervisor
+from powertrip.runtime.errors import PresenceUnusable
+from powertrip.runtime.supervisor import RUN_VARIABLE, child_environment, presence_listener
 
 LIMIT_S = 30
 """Far more than anything here takes: what hangs is to fail."""
@@ -142,22 +150,37 @@ def test_children_are_told_the_setup_on_their_standard_input(start):
 def test_the_exit_code_is_the_first_childs_or_else_any_failure(start, acts, code):
     running = start(**acts)
     assert running.end() == code
-    assert not [line for line in running.lines if line.startswith("powertrip:")]
 
 
-def test_a_child_that_is_killed_is_told_of_and_stops_the_other(start):
+@pytest.mark.parametrize("role", ["site", "coordinator"])
+def test_a_child_that_is_killed_is_told_of_and_started_again(start, role):
     running = start(coordinator="wait", site="wait")
-    site, _ = running.read_until("site is", "coordinator is")
-    os.kill(int(site[2]), signal.SIGKILL)
-    assert running.end() == 128 + signal.SIGKILL
-    assert "powertrip: rank 3: the site process was killed by SIGKILL" in running.lines
-    assert "coordinator got SIGTERM" in running.lines
+    found = running.read_until("site is", "coordinator is")
+    (killed,) = [words for words in found if words[0] == role]
+    os.kill(int(killed[2]), signal.SIGKILL)
+    (again,) = running.read_until(f"{role} is")
+    assert again[2] != killed[2]
+    running.process.terminate()
+    assert running.end() == 0
+    told = f"powertrip: rank 3: the {role} process was killed by SIGKILL; it is started again"
+    assert running.lines.count(told) == 1
 
 
-def test_a_child_that_dies_at_once_is_told_of(start):
-    running = start(site="die")
-    assert running.end() == 128 + signal.SIGKILL
-    assert running.lines[-1] == "powertrip: rank 3: the site process was killed by SIGKILL"
+def test_a_site_that_fails_is_started_again_and_ever_later(start):
+    running = start(site="exit 1")
+    started_s = []
+    for _ in range(3):
+        running.read_until("site is")
+        started_s.append(time.monotonic())
+    assert started_s[2] - started_s[1] > 0.9  # the first time it is at once
+    running.process.terminate()
+    assert running.end() in (0, 1)  # as it is told to, or on its own
+
+
+def test_a_mistake_in_the_scenario_is_not_tried_again(start):
+    running = start(site="exit 2")
+    assert running.end() == 2
+    assert sum(line.startswith("site is") for line in running.lines) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -220,12 +243,13 @@ def test_all_end_when_the_launcher_is_killed(start):
     assert running.lines[-1] == "site got SIGTERM"
 
 
-ONE_MACHINE = {"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "8", "HOME": "/h"}
+ONE_MACHINE = {"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "8", "HOME": "/h", "MASTER_ADDR": "some-host"}
 
 
 def test_children_on_one_machine_listen_on_loopback_only():
     child = child_environment(ONE_MACHINE)
     assert child["GLOO_SOCKET_IFNAME"] == "lo"
+    assert child["MASTER_ADDR"] == "127.0.0.1"  # where all of them find the coordinator
     assert (child["OMP_NUM_THREADS"], child["HOME"]) == ("1", "/h")
     assert child["TORCH_CPP_LOG_LEVEL"] == "ERROR"
 
@@ -233,6 +257,7 @@ def test_children_on_one_machine_listen_on_loopback_only():
 def test_children_on_several_machines_choose_their_interface():
     child = child_environment(ONE_MACHINE | {"WORLD_SIZE": "16"})
     assert not {"GLOO_SOCKET_IFNAME", "RES_OPTIONS"} & child.keys()
+    assert child["MASTER_ADDR"] == "some-host"
 
 
 def test_what_the_user_has_set_stays():
@@ -242,4 +267,40 @@ def test_what_the_user_has_set_stays():
         "RES_OPTIONS": "edns0",
         "TORCH_CPP_LOG_LEVEL": "INFO",
     }
-    assert child_environment(ONE_MACHINE | own) == ONE_MACHINE | own
+    assert child_environment(ONE_MACHINE | own).items() >= own.items()
+
+
+def test_the_coordinator_listens_on_loopback_where_all_are_on_its_machine():
+    with presence_listener(ONE_MACHINE) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+    several = ONE_MACHINE | {"WORLD_SIZE": "16"}
+    for address in ("127.0.0.2", "localhost"):
+        with presence_listener(several | {"MASTER_ADDR": address}) as listener:
+            assert listener.getsockname()[0].startswith("127.0.0.")
+
+
+def test_a_name_of_loopback_alone_is_of_no_use_to_other_machines(monkeypatch):
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with pytest.raises(PresenceUnusable, match=r"some-host.*127\.0\.1\.1.*--master-addr"):
+        presence_listener(ONE_MACHINE | {"WORLD_SIZE": "16"})
+
+
+def test_the_runs_number_is_the_coordinators_alone_and_the_same_for_all_its_processes(monkeypatch):
+    started = []
+
+    def start(command, *, env, **_):
+        started.append((command[-1], env.get(RUN_VARIABLE)))
+        return SimpleNamespace(stdin=io.BytesIO(), pid=1)
+
+    monkeypatch.setattr(supervisor.subprocess, "Popen", start)
+    for _ in range(2):
+        setup = Setup(load_config(), Path())
+        boss = supervisor.Supervisor(setup, ("coordinator", "site"), ONE_MACHINE, grace_s=1)
+        for role in ("coordinator", "site", "coordinator"):
+            boss._start(role)
+    runs = [run for role, run in started if role == "coordinator"]
+    assert {len(run) for run in runs} == {64}
+    assert (runs[0], runs[2]) == (runs[1], runs[3])
+    assert runs[0] != runs[2]
+    assert not any(run for role, run in started if role == "site")

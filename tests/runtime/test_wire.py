@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from powertrip.coordination.messages import (
     Finished,
     Gone,
     Hurry,
+    Probe,
     Ready,
     Report,
     Save,
@@ -104,6 +106,57 @@ def test_a_message_that_does_not_fit_says_where(change, text):
     fields = Commit(generation=1, round=2).model_dump() | change
     with pytest.raises(ControlPlaneError, match=text):
         decode_entry(json.dumps(fields).encode())
+
+
+def test_measures_of_a_model_may_be_no_numbers_and_times_may_not():
+    report = MAILS[1]
+    odd = {
+        "loss": math.nan, "loss_rms": math.inf, "update_norm": -math.inf,
+        "layer_norms": (math.nan, 1.0), "validation": Tally(correct=1, loss_sum=math.nan, count=2),
+    }  # fmt: skip
+    arrived = decode_mail(report.model_copy(update=odd).encode())
+    assert arrived.encode() == report.model_copy(update=odd).encode()
+    assert math.isnan(arrived.loss)
+    assert arrived.loss_rms == math.inf
+    fields = json.loads(report.encode())
+    for name in ("local_s", "lag_s", "exchange_s", "evaluation_s", "rebuild_s", "samples"):
+        for value in (math.nan, math.inf, "NaN", -1, 1e300, 10**400):
+            with pytest.raises(ControlPlaneError, match=name):
+                decode_mail(json.dumps(fields | {name: value}).encode())
+
+
+def test_an_entry_speaks_of_sites_that_there_are_of_each_once():
+    alone = {"members": (0,), "deadline_s": (1.0,), "transfers": ()}
+    pair = (Transfer(donor=0, newcomer=3),)
+    changes = {
+        4: [{}, {"following": BEGIN}, {"half": (3,)}, {"steps": (1, 2), "deadline_s": None}, alone],
+        3: [{}, {"members": (1, 0)}, alone | {"following": BEGIN}, alone | {"transfers": pair}],
+        5: [
+            {"members": (0, 0)}, {"members": (), "deadline_s": ()}, {"deadline_s": (1.0,)},
+            {"steps": (1,)}, {"half": (2,)}, {"transfers": (Transfer(donor=4, newcomer=4),)},
+            {"transfers": (Transfer(donor=0, newcomer=1),)},
+            {"members": (0, 4), "transfers": (Transfer(donor=5, newcomer=4),)},
+            {"following": BEGIN.model_copy(update={"members": (5, 0)})},
+        ],
+    }  # fmt: skip
+    for sites, several in changes.items():
+        for change in several:
+            begin = BEGIN.model_copy(update=change)
+            for entry in (begin, Commit(generation=1, round=1, begin=begin)):
+                if sites == 4:
+                    assert decode_entry(entry.encode(), sites) == entry
+                    continue
+                with pytest.raises(ControlPlaneError, match=f"other than {sites} sites"):
+                    decode_entry(entry.encode(), sites)
+    keeper = Save(folder="f", round=3, keeper=2)
+    for entry in (
+        Commit(generation=1, round=3, save=keeper),
+        Stop(after_round=3, save=keeper),
+        Probe(endpoints=(None,) * 3),
+    ):
+        assert decode_entry(entry.encode(), 3) == entry
+        with pytest.raises(ControlPlaneError, match="other than 2 sites"):
+            decode_entry(entry.encode(), 2)
 
 
 @settings(max_examples=50)
