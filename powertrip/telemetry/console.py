@@ -124,6 +124,11 @@ def resumed_line(event: events.Resumed) -> str:
     return f"resumed after round {event.round}{source} ({event.reason}){lost}"
 
 
+def returned_line(event: events.SiteReturned, names: Mapping[str, str]) -> str:
+    """A site that was gone is there again."""
+    return f"{names.get(event.site, event.site)} is back"
+
+
 def slowest_step_s(event: events.Round) -> float | None:
     """The slowest member's mean step, seconds; None where nobody did a step."""
     return max((part.step_s for part in event.sites if part.steps), default=None)
@@ -162,6 +167,8 @@ class PlainConsole:
                 self._write(trouble_line(event, self._names))
             case events.Resumed():
                 self._write(resumed_line(event))
+            case events.SiteReturned():
+                self._write(returned_line(event, self._names))
 
     def recall(self, event: Event) -> None:
         """Show the lines that open the run, and nothing else of before."""

@@ -18,7 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 from powertrip.telemetry import events, words
-from powertrip.telemetry.console import links_text, resumed_line, start_lines, trouble_line, why
+from powertrip.telemetry.console import (
+    links_text,
+    resumed_line,
+    returned_line,
+    start_lines,
+    trouble_line,
+    why,
+)
 from powertrip.telemetry.events import Event
 from powertrip.telemetry.links import LinkWatch, rate
 from powertrip.telemetry.report import Summary, render_summary
@@ -341,6 +348,8 @@ class LiveConsole:
                 self._print(trouble_line(event, self._board.names), "red")
             case events.Resumed():
                 self._print(resumed_line(event), "yellow")
+            case events.SiteReturned():
+                self._print(returned_line(event, self._board.names), "green")
         self._changed.set()
 
     def recall(self, event: Event) -> None:

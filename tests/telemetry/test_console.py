@@ -12,6 +12,7 @@ from powertrip.telemetry.console import (
     wants_live,
 )
 from powertrip.telemetry.eventlog import EventWriter
+from powertrip.telemetry.events import SiteReturned
 from powertrip.telemetry.report import summarise
 
 
@@ -61,6 +62,11 @@ def test_a_run_that_goes_on(story):
     ]
     assert "  resumed         2 times, 2 rounds done again" in lines
     assert lines[-1] == "  checkpoint      runs/x/checkpoints/round-00000004"
+
+
+def test_a_site_that_is_back_is_told_of(story):
+    back = SiteReturned(time_s=3.0, site=story.sites[0], incarnation=1)
+    assert "us-west1 is back" in shown([story.start(), back])
 
 
 def test_of_what_was_before_only_the_start_is_shown(told, story):
