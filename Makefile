@@ -55,6 +55,14 @@ test: lint types uml $(INSTALLED)  ## Lint, types and all tests
 test-links: uml $(INSTALLED)  ## The tests of netem alone, which make namespaces and measure links
 	$(BIN)/pytest tests/netem $(ARGS)
 
+.PHONY: chaos
+chaos: $(INSTALLED)  ## A real run of eight sites under faults of every kind (20 minutes; ARGS="--seed 7")
+	$(BIN)/powertrip chaos configs/chaos.yaml $(ARGS)
+
+.PHONY: fuzz
+fuzz: $(INSTALLED)  ## Everything that is read, damaged in 2000 ways a test (an hour; ARGS="-k event_log")
+	POWERTRIP_FUZZ=$${POWERTRIP_FUZZ:-2000} $(BIN)/pytest tests/fuzz --timeout 3600 $(ARGS)
+
 .PHONY: lint
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -81,6 +89,14 @@ bench-sensitivity: $(INSTALLED)  ## How much the settings of the decisions matte
 .PHONY: bench-round
 bench-round: $(INSTALLED)  ## The share of a round that is neither training nor exchange
 	$(BIN)/python -m benchmarks.round_overhead $(ARGS)
+
+.PHONY: bench-recovery
+bench-recovery: $(INSTALLED)  ## How soon rounds go on after a site was killed or frozen, or a link cut
+	$(BIN)/python -m benchmarks.recovery $(ARGS)
+
+.PHONY: bench-starts
+bench-starts: $(INSTALLED)  ## Fifty starts and stops in a row, each of which leaves nothing behind
+	$(BIN)/python -m benchmarks.starts $(ARGS)
 
 .PHONY: bench-generations
 bench-generations: $(INSTALLED)  ## Whether 200 generations leave descriptors, threads, keys or memory behind

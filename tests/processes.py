@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from powertrip.chaos.processes import JobProcesses
 from powertrip.telemetry.eventlog import EVENT_LOG, read_events
 from powertrip.telemetry.events import Event
 
@@ -25,11 +25,6 @@ END_LIMIT_S = 30.0
 
 _MARK = "POWERTRIP_TEST_MARK"
 _LISTENING = "0A"
-_ROLES = {
-    "torch.distributed.run": "launcher",
-    "powertrip.train": "supervisor",
-    "netem.daemon": "link daemon",
-}
 
 
 class Listener(NamedTuple):
@@ -76,7 +71,8 @@ class Run:
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.runs = folder / "runs"
-        self._mark = uuid.uuid4().hex
+        mark = uuid.uuid4().hex
+        self._processes = JobProcesses(f"{_MARK}={mark}")
         # What a launcher sets, and what tests/conftest.py sets for processes of its own.
         unset = ("RANK", "LOCAL_RANK", "GLOO_SOCKET_IFNAME", "TORCH_CPP_LOG_LEVEL")
         inherited = {name: value for name, value in os.environ.items() if name not in unset}
@@ -95,7 +91,7 @@ class Run:
                     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
                     "OMP_NUM_THREADS": "1",
                     **(environment or {}),
-                    _MARK: self._mark,
+                    _MARK: mark,
                 },
                 start_new_session=True,
             )
@@ -134,23 +130,11 @@ class Run:
 
     def processes(self) -> dict[int, str]:
         """The role of every process of this run that lives."""
-        found = {}
-        for folder in Path("/proc").iterdir():
-            if not folder.name.isdecimal():
-                continue
-            try:
-                environment = (folder / "environ").read_bytes()
-                words = (folder / "cmdline").read_bytes().decode().split("\0")
-            except OSError:  # it ended meanwhile, or belongs to another user
-                continue
-            if f"{_MARK}={self._mark}".encode() in environment:
-                found[int(folder.name)] = _role(words)
-        return found
+        return {process.pid: process.role for process in self._processes.all()}
 
     def pids(self, role: str) -> list[int]:
         """Processes with a role, those of lower ranks first."""
-        found = [pid for pid, known in self.processes().items() if known == role]
-        return sorted(found, key=lambda pid: int(_variable(pid, "RANK") or 0))
+        return [process.pid for process in self._processes.of(role)]
 
     def listeners(self) -> set[Listener]:
         """The sockets that processes of this run listen on."""
@@ -204,11 +188,7 @@ class Run:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for pid in self.processes():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        self._processes.kill()
         self.process.wait()
 
 
@@ -233,22 +213,3 @@ def is_loopback(listener: Listener) -> bool:
         "00000000000000000000000001000000",
         "0000000000000000FFFF00000100007F",
     )
-
-
-def _role(words: Sequence[str]) -> str:
-    """What a command line is for; the command line itself where it is none of ours."""
-    if "powertrip.runtime.process" in words:
-        return words[words.index("powertrip.runtime.process") + 1]
-    if any("from netem.relay import" in word for word in words):
-        return "relay"
-    module = words[words.index("-m") + 1] if "-m" in words else ""
-    if len(words) > 1 and Path(words[1]).name == "torchrun":
-        module = "torch.distributed.run"
-    return _ROLES.get(module, " ".join(words))
-
-
-def _variable(pid: int, name: str) -> str | None:
-    for entry in Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0"):
-        if entry.startswith(f"{name}="):
-            return entry[len(name) + 1 :]
-    return None

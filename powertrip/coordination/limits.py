@@ -26,10 +26,14 @@ class TimeLimits:
     ----------
     floor_s, ceiling_s
         Bounds of the slack.
+    paced
+        Whether the pace follows the model, so that a prediction says something before anything is
+        measured.
     """
 
-    def __init__(self, floor_s: float, ceiling_s: float) -> None:
+    def __init__(self, floor_s: float, ceiling_s: float, *, paced: bool = False) -> None:
         self._floor_s, self._ceiling_s = floor_s, max(floor_s, ceiling_s)
+        self._first_slack_s = min(5 * floor_s, self._ceiling_s) if paced else self._ceiling_s
         self._logs: deque[float] = deque(maxlen=_WINDOW)
 
     def learn(self, predicted_s: float, measured_s: float) -> None:
@@ -46,7 +50,7 @@ class TimeLimits:
             Its predicted length.
         """
         if len(self._logs) < _FEWEST:
-            return _UNMEASURED * predicted_s + self._ceiling_s
+            return _UNMEASURED * predicted_s + self._first_slack_s
         middle = median(self._logs)
         deviation = _MAD_TO_DEVIATION * median(abs(log - middle) for log in self._logs)
         expected_s = predicted_s * math.exp(middle)

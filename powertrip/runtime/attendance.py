@@ -216,6 +216,8 @@ class Attendance:
         sock = self._connect(until_s)
         try:
             challenge = self._receive(sock, CHALLENGE_BYTES, until_s)
+            # Somebody is there, who may only just have begun to answer all who have waited.
+            until_s = max(until_s, time.monotonic() + ATTEMPT_S)
             sock.send(applicant.hello(challenge))
             welcome = applicant.welcomed(self._receive(sock, ANSWER_BYTES, until_s))
         except BaseException:

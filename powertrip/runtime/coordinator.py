@@ -60,7 +60,7 @@ from powertrip.telemetry.telemetry import Telemetry
 from powertrip.world.world import World
 
 _PROBE_SLACK_S = 10.0  # for the sites' answers, beyond the limit of the measurement itself
-_SETTLE_S = 0.8  # within which all members of a failed exchange have given up, too
+_SETTLE_S = 0.5  # within which all members of a failed exchange have given up, too
 _RECALL_S = 2.0  # for the answers to a recall, beyond the silence of a site that is gone
 _GONE = {
     "closed": "its process has ended",
@@ -277,6 +277,7 @@ class Coordinator:
                 ready[mail.site] = mail
             self._check_silence(deadline_s, missing, "starting", limit_s, "runtime.start_limit_s")
             if self._signal is not None:
+                self._finished.update(missing)  # nobody waits for the end of who has not come
                 raise Interrupted(self._signal)
         return [ready[site] for site in sites]
 

@@ -42,7 +42,9 @@ class Publisher:
         self._store, self._seal, self._run_dir = store, seal, run_dir
         self._log = Log(store, seal=seal)
         runtime, exchange = config.runtime, config.exchange
-        self._limits = TimeLimits(runtime.shortest_limit_s, exchange.timeout_s)
+        self._limits = TimeLimits(
+            runtime.shortest_limit_s, exchange.timeout_s, paced=runtime.pacing == "modelled"
+        )
         self._slack_s = _SLACK_S
         self._built: list[int] = []
 

@@ -156,6 +156,7 @@ class Site:
         self._lock = threading.Lock()
         self._unheard: list[Report | Broken] = []
         self._round_start_s = 0.0
+        self._joins_s = 0.0
         self._faults = SiteFaults.of(os.environ, index)
 
     def _load(self, run_dir: Path) -> None:
@@ -329,7 +330,7 @@ class Site:
             if trained is None or not self._orders.await_commit(round_ - 1, begin, doing=round_):
                 return
             self._complete(begin, round_, group, trained, joined)
-            joined = _Joined(0.0, 0)
+            joined, self._joins_s = _Joined(0.0, 0), 0.0
 
     def _join(self, begin: Begin) -> tuple[Group | None, _Joined]:
         """Come into the generation's group, and give or take the model; None for a mere donor."""
@@ -355,6 +356,8 @@ class Site:
                 self._transfer(group, begin, limit_s)
                 received = group.bytes_received
         assert self._group is not None
+        # Who waits for a member that is still joining must not take that for its fault.
+        self._joins_s = limit_s if group is not None and begin.standby is None else 0.0
         self._model.vector.copy_(self._replica.vector)
         return self._group, _Joined(time.monotonic() - started_s, received)
 
@@ -518,7 +521,8 @@ class Site:
         limit_s = self._orders.limit_s
         if limit_s is not None:
             passed_s = time.monotonic() - self._round_start_s
-            limit_s = max(limit_s - passed_s, self._config.runtime.shortest_limit_s)
+            limit_s = max(limit_s, self._joins_s) - passed_s
+            limit_s = max(limit_s, self._config.runtime.shortest_limit_s)
         try:
             total = mean.over(group, trained.weight, limit_s)
         except NobodyTrained as error:

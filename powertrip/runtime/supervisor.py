@@ -29,6 +29,7 @@ from powertrip.runtime.signals import STOP_SIGNALS
 _PR_SET_PDEATHSIG = 1
 _HANDLED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGALRM, LOST_SIGNAL}
 _ENDED_BY_TORCHRUN_S = 30.0  # after which torchrun itself sends SIGKILL
+_LIVED_S = 60.0  # after which the next death is a first one again
 _LONGEST_PAUSE_S = 10.0  # before a process that dies again and again is started once more
 _BACKLOG = 256
 
@@ -128,6 +129,8 @@ class Supervisor:
         self._presence = presence
         self._run = os.urandom(RUN_BYTES)
         self._starts: Counter[str] = Counter()
+        self._started_s: dict[str, float] = {}
+        self._failures: Counter[str] = Counter()
         self._again_s: dict[str, float] = {}
         self._seen: set[int] = set()
         self._links_code: int | None = None
@@ -175,6 +178,7 @@ class Supervisor:
     def _start(self, role: str) -> None:
         environment = {**self._environment, INCARNATION_VARIABLE: str(self._starts[role])}
         self._starts[role] += 1
+        self._started_s[role] = time.monotonic()
         descriptors = []
         if role == "coordinator":
             environment[RUN_VARIABLE] = self._run.hex()
@@ -219,7 +223,10 @@ class Supervisor:
         # An orderly failure of the coordinator is the run's; its death is only its own.
         mends = code < 0 if role == "coordinator" else self._coordinated
         if mends:
-            pause_s = min(2.0 ** (self._starts[role] - 1) - 1.0, _LONGEST_PAUSE_S)
+            if time.monotonic() - self._started_s[role] > _LIVED_S:
+                self._failures[role] = 0
+            pause_s = min(2.0 ** self._failures[role] - 1.0, _LONGEST_PAUSE_S)
+            self._failures[role] += 1
             self._again_s[role] = time.monotonic() + pause_s
             _tell(f"the {role} process {how}; it is started again")
         elif code < 0:

@@ -23,6 +23,10 @@ def test_before_three_rounds_are_measured_a_round_may_take_long(limits):
     assert limits.round_s(4.0) < 3 * 4.0
 
 
+def test_where_the_pace_is_modelled_the_first_rounds_are_waited_for_less_long():
+    assert TimeLimits(FLOOR_S, CEILING_S, paced=True).round_s(4.0) == 3 * 4.0 + 5 * FLOOR_S
+
+
 def test_equal_rounds_leave_a_slack_of_half_of_one(limits):
     for _ in range(5):
         limits.learn(4.0, 8.0)  # twice what is predicted, always

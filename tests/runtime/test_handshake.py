@@ -146,3 +146,9 @@ def test_random_and_truncated_bytes_are_refused_and_nothing_else():
             applicant.hello(source.randbytes(CHALLENGE_BYTES))
         with pytest.raises(NotAdmitted):
             applicant.welcomed(challenge[:6] + source.randbytes(ANSWER_BYTES - 6))
+
+
+def test_a_site_that_can_never_be_admitted_is_not_started_again():
+    told = [verdict for verdict in Verdict if verdict != Verdict.ADMITTED]
+    lasting = {verdict for verdict in told if NotAdmitted(0, verdict).exit_code == 2}
+    assert lasting == {Verdict.VERSION, Verdict.SECRET, Verdict.SITE}

@@ -123,8 +123,8 @@ def test_updates_count_by_the_samples_behind_them(jobs, deadlines):
     def watch(site):
         over = site._mean.over
 
-        def recorded(group, weight):
-            total = over(group, weight)
+        def recorded(group, weight, limit_s=None):
+            total = over(group, weight, limit_s)
             seen.append((site.index, weight, total))
             return total
 

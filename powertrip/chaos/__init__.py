@@ -1,0 +1,1 @@
+"""Faults done to a real run on purpose, and what must hold all the same."""
