@@ -14,6 +14,7 @@ from powertrip.coordination.setup import Setup, data_folder
 
 _WITHOUT_EFFECT: dict[str, Any] = {
     "name": True,
+    "checkpoint": True,
     "telemetry": True,
     "runtime": {"run_dir"},
     "simulation": {"workers"},
@@ -63,7 +64,7 @@ def data_version(setup: Setup) -> dict[str, str]:
                 found[text] = _listing(path)
                 break
     if config.task.name == "idx":
-        from powertrip.training.idx import dataset_folder
+        from powertrip.training.idx_files import dataset_folder
 
         folder = dataset_folder(config.task.idx, data_dir=data_folder(), base_dir=setup.base_dir)
         found["data set"] = _listing(folder)

@@ -79,11 +79,13 @@ class PowerTrip:
         return self._bounded(wanted, outlook)
 
     def counts(self, outlook: Outlook) -> IntArray:
-        """Return the numbers of members that a decision weighs, shape [c]."""
+        """Return the numbers of members that a decision weighs, ascending, shape [c]."""
         q = self._current(outlook)
-        low = self._bounded(q - self.settings.window, outlook)
-        high = self._bounded(q + self.settings.window, outlook)
-        return np.arange(low, high + 1)
+        low, high = self._bounded(1, outlook), outlook.order.size
+        window = self.settings.window
+        fewer = _changes(max(q // 2, 2) if window is None else min(window, high))
+        more = _changes(max(q, 2) if window is None else min(window, high))
+        return np.unique(np.clip(np.concatenate((q - fewer, [q], q + more)), low, high))
 
     def _streak(self, observation: Observation, stay: Candidate, best: Candidate) -> int:
         if best.efficiency <= stay.efficiency * (1 + self.settings.margin):
@@ -107,6 +109,12 @@ class PowerTrip:
         if best.k == stay.k:
             return f"stay at {stay.k}: the most efficient count near it"
         return f"stay at {stay.k}: {best.k} is only {advantage} more efficient ({margin})"
+
+
+def _changes(most: int) -> IntArray:
+    """By how much a decision may change the number of members: all up to ten, then 10 % apart."""
+    apart = np.floor(1.1 ** np.arange(int(math.log(most) / math.log(1.1)) + 1))
+    return np.append(apart.astype(np.int64), most)
 
 
 def _replaced(outlook: Outlook, k: int, lost: list[int]) -> str:

@@ -24,6 +24,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "projector": "log",
         "exchange_model": "star",
         "initial_count": 2,
+        "window": 2,
         "margin": 0.0,
         "patience": 1,
         "seat_margin": 0.0,
@@ -100,8 +101,9 @@ class SelectionSettings(Settings):
     radius_m: float = Field(default=1_609_344.0, gt=0)
     """Distance from the hub in metres within which sites take part (fixed-radius)."""
 
-    window: int = Field(default=2, ge=1)
-    """How many sites more or fewer one decision may change to (powertrip)."""
+    window: int | None = Field(default=None, ge=1)
+    """How many sites more or fewer one decision may change to; null for anything from half to
+    twice the present number, at least 2 more or fewer (powertrip)."""
 
     margin: float = Field(default=0.03, ge=0)
     """How much more efficient another plan must be, as a fraction (powertrip and together)."""

@@ -226,6 +226,39 @@ def test_bounds(observe):
     assert [line.k for line in table] == list(range(7, 14))
 
 
+def test_without_a_window_the_neighbourhood_goes_from_half_to_twice_the_members(observe):
+    def weighed(members, n=1000, **options):
+        seen = equal(observe, n, members=tuple(range(members)))
+        return [line.k for line in decide(seen, **options).candidates]
+
+    assert weighed(1) == [1, 2, 3]
+    assert weighed(2) == [1, 2, 3, 4]
+    assert weighed(5, n=6) == [3, 4, 5, 6]
+    assert weighed(10, min_members=8) == list(range(8, 21))
+    wide = weighed(400)
+    assert (wide[0], wide[-1]) == (200, 800)
+    assert set(range(390, 411)) <= set(wide)
+    changes = np.array([k - 400 for k in wide if k > 400])
+    assert (changes[1:] <= np.maximum(changes[:-1] + 1, 1.1 * changes[:-1] + 1)).all()
+    assert len(wide) < 120
+
+
+def test_from_few_or_many_it_finds_its_way_where_no_small_move_is_worth_the_margin(observe):
+    # Rounds of 0.5 s + 0.03 s k: k/(k+20) over that is best at sqrt(20 * 0.5 / 0.03) = 18.3. At 100
+    # two fewer are worth 1.4 %; at 25, eighteen are worth 2.5 %.
+    own_s = 0.5 + 0.03 * np.arange(1, 101)
+    seen = observe(
+        throughput=200 / (own_s - 0.01),
+        delay_s=[0.01] * 100,
+        kappa=20.0,
+        members=tuple(range(100)),
+    )
+    options = {"projector": "saturating", "patience": 1}
+    assert counts(follow(seen, 4, **options)) == [50, 25, 25, 25]
+    assert counts(follow(seen, 4, **options, window=2)) == [100] * 4
+    assert counts(follow(seen.replace(members=(0, 1)), 8, **options))[-1] in range(13, 26)
+
+
 def test_free_communication_among_equals_takes_all_and_a_huge_update_takes_one(observe):
     n = 8
     free = equal(observe, n)
