@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import reprlib
 from collections.abc import Iterator, Sequence
 from copy import copy
 from importlib import resources
@@ -258,7 +259,7 @@ def _describe(detail: ErrorDetails, root: type[BaseModel]) -> str:
     if detail["type"] == "union_tag_not_found":
         return f"{where}.kind: is missing"
     if detail["type"] in ("model_type", "model_attributes_type"):
-        return f"{where}: is a section; write its settings below it, got {detail['input']!r}"
+        return f"{where}: is a section; write its settings below it, got {_short(detail['input'])}"
     message = detail["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:] if message[1:2].islower() else message
     if detail["type"] in ("tuple_type", "too_short"):
@@ -266,7 +267,16 @@ def _describe(detail: ErrorDetails, root: type[BaseModel]) -> str:
     shown = detail["input"]
     if detail["type"] == "value_error" or isinstance(shown, dict | list):
         return f"{where}: {message}"
-    return f"{where}: {message}, got {shown!r}"
+    return f"{where}: {message}, got {_short(shown)}"
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxlong, _SHORT.maxother = 2, 200, 100, 200
+
+
+def _short(value: object) -> str:
+    """A value as it is shown in an error; an anchor can make a huge one of a small file."""
+    return _SHORT.repr(value)
 
 
 def _place(loc: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, type[BaseModel] | None]:

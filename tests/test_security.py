@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from powertrip.runtime.secret import SECRET_VARIABLE
+from tests.processes import Run
 
 REPO = Path(__file__).parents[1]
 PAGE = (REPO / "docs" / "security.md").read_text(encoding="utf-8")
@@ -133,3 +137,22 @@ def test_the_page_names_files_that_exist():
     for text in PAGE.split("`")[1::2]:
         if text.endswith(".py"):
             assert (REPO / text).exists() or (REPO / "powertrip" / text).exists(), text
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="see tests/processes.py")
+def test_a_site_with_another_secret_is_refused_and_the_run_says_what_to_do(tmp_path):
+    secrets = {0: "that of all the others", 1: "one that is not that"}
+    script = tmp_path / "start.sh"
+    each = "".join(
+        f'[ "$RANK" = {r} ] && export {SECRET_VARIABLE}="{s}"\n' for r, s in secrets.items()
+    )
+    script.write_text(f'#!/bin/sh\n{each}exec "{sys.executable}" -m powertrip.train "$@"\n')
+    script.chmod(0o700)
+    agent = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--no-python"]
+    options = ("sites.count=2", "telemetry.metrics.port=0")
+    with Run([*agent, str(script)], *options, folder=tmp_path / "run") as run:
+        assert run.end() != 0
+        run.assert_gone()
+    assert "site 1 is not admitted by the coordinator: give all processes the same" in run.stderr
+    assert "started again" not in run.stderr
+    assert not any(secret in run.output for secret in secrets.values())

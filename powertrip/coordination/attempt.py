@@ -86,6 +86,11 @@ class Attempt:
         """Whether this attempt cannot be completed."""
         return not self.complete and bool(self.lost or self._broken or not self.left)
 
+    @property
+    def accuses(self) -> bool:
+        """Whether a member has named the site whose addend it misses."""
+        return any(b.adds and b.awaited is not None for b in self._broken.values())
+
     def culprits(self, hub: int, *, spare: int | None = None) -> frozenset[int]:
         """Who is to be left out, of members that are all there: those that others waited for.
 

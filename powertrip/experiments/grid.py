@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,6 +56,10 @@ class QuickSettings(Settings):
     """Labels' settings on top of the axes' own; null leaves a label, or an axis, out."""
 
 
+MOST_CELLS = 1_000_000
+"""Cells of the largest experiment."""
+
+
 class ExperimentSettings(Settings):
     """An experiment: one scenario under every combination of its axes and seeds."""
 
@@ -94,6 +99,8 @@ class ExperimentSettings(Settings):
     @field_validator("seeds")
     @classmethod
     def _some_seeds(cls, seeds: int | tuple[int, ...]) -> int | tuple[int, ...]:
+        if isinstance(seeds, int) and seeds > MOST_CELLS:
+            raise ValueError(f"that are more than {MOST_CELLS} cells")
         listed = range(seeds) if isinstance(seeds, int) else seeds
         if not listed or len(set(listed)) < len(listed) or min(listed) < 0:
             raise ValueError("write how many seeds, at least 1, or a list of different ones from 0")
@@ -234,9 +241,16 @@ def plan_experiment(
     """
     settings = read_experiment(path)
     if quick:
-        settings = settings.made_quick()
+        try:
+            settings = settings.made_quick()
+        except ConfigError as error:
+            raise ConfigError(error.problems, f"{path}, {error.source}") from error
     choices, columns = _choices(settings, str(path))
     _check_overrides(settings, choices, overrides)
+    seeds = settings.seeds if isinstance(settings.seeds, int) else len(settings.seeds)
+    count = math.prod(map(len, choices)) * seeds
+    if count > MOST_CELLS:
+        raise ConfigError([f"axes: {count} cells, and {MOST_CELLS} are the most"], str(path))
     combinations = [_joined(combination) for combination in itertools.product(*choices)]
     checks: list[str] = []
     for place, figure in enumerate(settings.figures):

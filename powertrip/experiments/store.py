@@ -7,10 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 import powertrip
 from powertrip.experiments.cell import CellResult
 from powertrip.experiments.fingerprint import source_version
 from powertrip.experiments.table import replace_file
+
+_RESULT = TypeAdapter(CellResult)
 
 
 class Store:
@@ -35,14 +39,17 @@ class Store:
         """
         try:
             fields: dict[str, Any] = json.loads(self._path(key).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):  # ValueError: damaged, so it is made again
+            source = fields["source"]
+            result = _RESULT.validate_python(fields)
+        except FileNotFoundError:
             return None
-        if fields.get("status") != "done":
+        except (ValueError, TypeError, LookupError, RecursionError):
+            return None  # damaged, so it is made again
+        if result.status != "done":
             return None
-        if fields.pop("source") != source_version():
+        if source != source_version():
             self.other_source.add(key)
-        del fields["powertrip"]
-        return CellResult(**fields)
+        return result
 
     def save(self, key: str, result: CellResult) -> None:
         """Write a cell's result, in the place of any that is there."""

@@ -85,6 +85,10 @@ def read_table(path: Path) -> list[dict[str, Value]]:
             return _read_csv(path, file)
     except OSError as error:
         raise TableError(f"cannot read the table {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TableError(
+            f"the table {path} is damaged ({error}); run the experiment again"
+        ) from error
 
 
 def _read_csv(path: Path, file: TextIO) -> list[dict[str, Value]]:

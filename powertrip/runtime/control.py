@@ -31,6 +31,7 @@ ENTRIES_KEPT = 64
 
 _BACKLOG = 4096
 _LENGTH_KEY = "log/length"
+_QUIET_SLICES = 10  # before a reader asks where the log ends, which takes it some round trips
 _LENGTH_DIGITS = 18
 _SLICE_S = 1.0  # how long a wait on the store lasts before its thread looks whether it should end
 
@@ -220,15 +221,18 @@ class LogReader:
         try:
             plane, store = self._plane, self._plane.connect()
             store.set_timeout(timedelta(seconds=_SLICE_S))
-            index = self._start
+            index, slices = self._start, 0
             while not self._closed.is_set():
                 try:
                     # Not `wait` first, which `get` does by itself: far sites pay a trip for it.
                     data = store.get(f"log/{index}")
                 except dist.DistStoreError:
                     # Nothing new in this slice; a lost connection is another error.
-                    self._check_place(store, index)
+                    slices += 1
+                    if slices % _QUIET_SLICES == 0:
+                        self._check_place(store, index)
                     continue
+                slices = 0
                 entry = decode_entry(plane.seal.open_entry(index, data), plane.sites)
                 if isinstance(entry, Stop):
                     self.stop_seen.set()

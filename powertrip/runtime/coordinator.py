@@ -34,7 +34,7 @@ from powertrip.coordination.messages import (
 )
 from powertrip.coordination.observer import Observer
 from powertrip.coordination.roster import Roster
-from powertrip.coordination.rounds import Rounds
+from powertrip.coordination.rounds import Rounds, Verdict
 from powertrip.coordination.setup import Setup
 from powertrip.coordination.timekeeping import ModelledTime, Timekeeper
 from powertrip.errors import PowerTripError
@@ -61,6 +61,8 @@ from powertrip.world.world import World
 
 _PROBE_SLACK_S = 10.0  # for the sites' answers, beyond the limit of the measurement itself
 _SETTLE_S = 0.5  # within which all members of a failed exchange have given up, too
+_ACCUSED_S = 0.1  # the same, once one has named the site whose addend it misses
+_HOLDER_LIMITS = 5.0  # shortest limits that the only holders of the model are waited for
 _RECALL_S = 2.0  # for the answers to a recall, beyond the silence of a site that is gone
 _GONE = {
     "closed": "its process has ended",
@@ -352,8 +354,8 @@ class Coordinator:
         deadline_s = time.monotonic() + self._pen.attempt_limit_s()
         settled_s = math.inf
         while (verdict := rounds.verdict()) in ("wait", "settle"):
-            if verdict == "settle":
-                settled_s = min(settled_s, time.monotonic() + _SETTLE_S)
+            if attempt.failed:
+                settled_s = min(settled_s, time.monotonic() + self._patience_s(verdict, attempt))
             until_s = min(deadline_s, settled_s)
             mail = self._receive(until_s)
             if mail is None and time.monotonic() >= until_s:
@@ -368,6 +370,12 @@ class Coordinator:
             elif isinstance(mail, Broken):
                 rounds.fail(mail)
         return None if self._hurried and verdict != "done" else attempt
+
+    def _patience_s(self, verdict: Verdict, attempt: Attempt) -> float:
+        """How much longer to listen before a round that has failed is done again."""
+        if verdict == "wait":  # for one who holds the model, whose process may only be frozen
+            return _HOLDER_LIMITS * self._config.runtime.shortest_limit_s
+        return _ACCUSED_S if attempt.accuses else _SETTLE_S
 
     def _redo(self, course: Course, attempt: Attempt) -> None:
         """Have the members that are left do a round again."""

@@ -14,6 +14,8 @@ from pathlib import Path
 from powertrip.errors import InputError
 
 PACKAGED = Path(__file__).parent / "data"
+MOST_BYTES = 2**30
+"""Size of the largest table, unpacked."""
 PACKAGED_LINKS = PACKAGED / "gcp_wan.csv"
 
 
@@ -33,15 +35,16 @@ def find_file(path: Path, base_dir: Path, data_dir: Path | None) -> Path:
     InputError
         If there is no such file; the message names the folders that were searched.
     """
-    path = path.expanduser()
+    try:
+        path = path.expanduser()
+        folders = [base_dir] if data_dir is None else [base_dir, data_dir]
+        for found in [path] if path.is_absolute() else [folder / path for folder in folders]:
+            if found.is_file():
+                return found
+    except (OSError, RuntimeError) as error:  # a name that is too long, a user that there is not
+        raise InputError(f"{str(path)[:200]} is no path of a file: {error}"[:500]) from error
     if path.is_absolute():
-        if path.is_file():
-            return path
         raise InputError(f"there is no file {path}; correct the path")
-    folders = [base_dir] if data_dir is None else [base_dir, data_dir]
-    for folder in folders:
-        if (folder / path).is_file():
-            return folder / path
     hint = (
         "POWERTRIP_DATA is not set: let it name the folder with the data"
         if data_dir is None
@@ -148,9 +151,12 @@ def read_table(path: Path, required: Sequence[str]) -> Table:
 
 def _read_text(path: Path) -> str:
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
         if content.startswith(b"\x1f\x8b"):
-            content = gzip.decompress(content)
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise InputError(f"{path} is too large: tables may have {MOST_BYTES} bytes")
         return content.decode("utf-8-sig")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path} is a damaged gzip file: {error}") from error

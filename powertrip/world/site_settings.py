@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 
 from powertrip.settings import Settings
 
+MOST_STEPS = 10_000_000
+"""Steps of the longest synthetic trace."""
+
 AfterEnd = Literal["loop", "hold", "zero"]
 GpuName = Literal["v100", "a40"]
 DomainName = Literal["cella_pdu6", "cella_pdu7", "cella_pdu8"]
@@ -130,6 +133,11 @@ class SyntheticProcess(TraceSettings):
             raise ValueError(
                 f"duration_s ({self.duration_s:g}) is shorter than one step_s ({self.step_s:g}); "
                 "make it at least one step"
+            )
+        if self.duration_s / self.step_s > MOST_STEPS:
+            raise ValueError(
+                f"duration_s ({self.duration_s:g}) has more than {MOST_STEPS} steps of step_s "
+                f"({self.step_s:g}); make it shorter, or the steps longer"
             )
         return self
 

@@ -180,3 +180,14 @@ def test_the_example_of_the_docs(tmp_path):
     path = written(tmp_path, re.sub(r"^scenario:.*\n", "", example, flags=re.MULTILINE))
     assert len(plan_experiment(path).cells) == 60
     assert len(plan_experiment(path, quick=True).cells) == 16
+
+
+def test_more_cells_than_anybody_can_run_are_refused_at_once(tmp_path):
+    path = tmp_path / "large.yaml"
+    path.write_text("name: large\nseeds: 1000000000000\n")
+    with pytest.raises(ConfigError, match="more than 1000000 cells"):
+        plan_experiment(path)
+    axes = "".join(f"  a{n}: {{x{n}: {{}}, y{n}: {{}}}}\n" for n in range(25))
+    path.write_text(f"name: large\naxes:\n{axes}")
+    with pytest.raises(ConfigError, match="33554432 cells, and 1000000 are the most"):
+        plan_experiment(path)

@@ -220,3 +220,11 @@ def test_the_interval_of_many_values_is_about_two_standard_errors_wide():
     assert low < np.median(values) < high
     assert high - low == pytest.approx(2 * 1.96 * standard_error, rel=0.3)
     assert (low, high) == interval(list(values))
+
+
+@pytest.mark.parametrize("content", [b"a,b\n\xff,1\n", b"a\n" + b"x" * 200_000 + b"\n"])
+def test_a_damaged_table_is_refused_by_name(tmp_path, content):
+    path = tmp_path / "summary.csv"
+    path.write_bytes(content)
+    with pytest.raises(TableError, match=r"summary\.csv is damaged"):
+        read_table(path)

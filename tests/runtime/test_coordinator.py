@@ -248,6 +248,7 @@ def test_an_exchange_that_breaks_is_made_again(jobs):
 def test_a_run_whose_last_holder_dies_says_so(jobs):
     job = jobs.run(
         "sites.count=2", "selection.policy=static-k", "selection.k=1", "goal.max_rounds=9",
+        "runtime.shortest_limit_s=0.3",
         sabotage=lambda site: in_exchange(site, "iowa", 3, killed)
         or in_exchange(site, "oregon", 3, killed),
     )  # fmt: skip
