@@ -94,6 +94,10 @@ bench-round: $(INSTALLED)  ## The share of a round that is neither training nor 
 bench-recovery: $(INSTALLED)  ## How soon rounds go on after a site was killed or frozen, or a link cut
 	$(BIN)/python -m benchmarks.recovery $(ARGS)
 
+.PHONY: bench-partition
+bench-partition: $(INSTALLED)  ## Eight sites cut into five and three, twice: one side goes on
+	$(BIN)/python -m benchmarks.partition $(ARGS)
+
 .PHONY: bench-starts
 bench-starts: $(INSTALLED)  ## Fifty starts and stops in a row, each of which leaves nothing behind
 	$(BIN)/python -m benchmarks.starts $(ARGS)

@@ -31,9 +31,9 @@ ENTRIES_KEPT = 64
 
 _BACKLOG = 4096
 _LENGTH_KEY = "log/length"
-_QUIET_SLICES = 10  # before a reader asks where the log ends, which takes it some round trips
+_QUIET_SLICES = 4  # before a reader asks where the log ends, which takes it some round trips
 _LENGTH_DIGITS = 18
-_SLICE_S = 1.0  # how long a wait on the store lasts before its thread looks whether it should end
+_SLICE_S = 3.0  # how long a wait on the store lasts before its thread looks whether it should end
 
 StoreFactory = Callable[[], dist.Store]
 
@@ -285,7 +285,7 @@ class LogReader:
     def close(self) -> None:
         """End the thread; bounded by the length of one wait on the store."""
         self._closed.set()
-        self._thread.join(timeout=5 * _SLICE_S)
+        self._thread.join(timeout=2 * _SLICE_S)
 
 
 class Outbox:
