@@ -15,7 +15,6 @@ import pytest
 
 from netem.capabilities import choose_backend
 from powertrip.config import load_config
-from powertrip.selection.policy import POLICIES
 from powertrip.simulation.calibrate import calibrated, read_run
 from powertrip.telemetry import events
 from powertrip.training.digits import Digits
@@ -187,24 +186,6 @@ def test_killed_processes_are_done_without_and_come_back(tmp_path):
     assert failures[:2] == ["SiteGone", "ExchangeFailed"]
     assert any("oregon" in event.newcomers for event in run.of(events.Rebuild))
     assert latest_model(run.run_dir).digest == rounds[-1].digest
-
-
-@pytest.mark.parametrize("policy", list(POLICIES))
-def test_every_policy_runs(tmp_path, policy):
-    options = (
-        f"selection.policy={policy}", "selection.k=1", "selection.adjustment_interval=1",
-        "goal.accuracy=null", "goal.max_rounds=6", "training.local_steps=4",
-        "emulation.backend=off", "sites.count=2", "runtime.pacing=off", "telemetry.metrics.port=0",
-    )  # fmt: skip
-    with Run(torchrun(2), *options, "--json", folder=tmp_path) as run:
-        assert run.end() == 0, run.output
-        run.assert_gone()
-    assert run.last_json["rounds"] == 6
-    decisions = run.of(events.Decision)
-    assert len(decisions) == 5  # for rounds 1, 3, 4, 5 and 6
-    assert {decision.policy for decision in decisions} == {policy}
-    for round_ in run.of(events.Round):
-        assert len({site.site for site in round_.sites}) == len(round_.members) >= 1
 
 
 @needs_links

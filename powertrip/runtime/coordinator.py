@@ -174,7 +174,7 @@ class Coordinator:
             self._await_finished()
         except ControlPlaneError as error:
             self.warn(f"how the sites have ended is not known: {error}")
-        return self._telemetry.end(outcome, exit_code, time_s=self._time.now_s())
+        return self._telemetry.end(outcome, exit_code, time_s=self._tidings.now_s)
 
     def _begin(self) -> Course:
         """Wait for the sites, and publish the first generation, or the one of a checkpoint."""
@@ -523,11 +523,15 @@ class Coordinator:
         """Give the sites time to save the model, and to end."""
         sites = set(range(len(self._world.names)))
         deadline_s = time.monotonic() + self._config.runtime.stop_grace_s
-        while left := sites - self._finished - self._roster.away(self._round):
+        left = sites - self._roster.away(self._round)
+        # What a site's two threads send may come in another order.
+        while (left := left - self._finished - self._roster.away(self._round)) or (
+            self._checkpoints.open
+        ):
             mail = self._receive_any(deadline_s)
             if mail is None and time.monotonic() >= deadline_s:
                 names = ", ".join(self._world.names[site] for site in sorted(left))
-                self.warn(f"did not end in time: {names}")
+                self.warn(f"did not end in time: {names or 'the last checkpoint'}")
                 return
             if isinstance(mail, Failure | Gone):
                 self._finished.add(mail.site)

@@ -40,19 +40,20 @@ class Tidings:
         self._course, self._time = course, clock
 
     @property
-    def _now_s(self) -> float:
+    def now_s(self) -> float:
+        """The run's clock; 0 before it runs."""
         return 0.0 if self._time is None else self._time.now_s()
 
     def warn(self, text: str, site: str | None = None) -> None:
         """Something is not as it should be; from any thread."""
-        self._telemetry.emit(events.Warned(time_s=self._now_s, site=site, text=text))
+        self._telemetry.emit(events.Warned(time_s=self.now_s, site=site, text=text))
 
     def fail(self, kind: str, text: str, site: str | None = None) -> None:
         """Something broke in the round that is being done."""
         course = self._course
         self._telemetry.emit(
             events.Failure(
-                time_s=self._now_s,
+                time_s=self.now_s,
                 kind=kind,
                 site=site,
                 text=text,
@@ -75,7 +76,7 @@ class Tidings:
     def returned(self, site: int, incarnation: int) -> None:
         """A site that was gone is there again."""
         self._telemetry.emit(
-            events.SiteReturned(time_s=self._now_s, site=self._names[site], incarnation=incarnation)
+            events.SiteReturned(time_s=self.now_s, site=self._names[site], incarnation=incarnation)
         )
 
     def again(self, attempt: Attempt, lost: Sequence[int]) -> str:
@@ -90,7 +91,7 @@ class Tidings:
         """A member's update had no weight; for good where that ends its part."""
         self._telemetry.emit(
             events.Failure(
-                time_s=self._now_s,
+                time_s=self.now_s,
                 kind="UpdateRejected",
                 site=self._names[report.site],
                 text=f"its update of round {report.round} has no weight: {report.rejected}"
@@ -106,7 +107,7 @@ class Tidings:
         lost = 0 if checkpoint is None or kept is None else kept.lost_rounds
         self._telemetry.emit(
             events.Resumed(
-                time_s=self._now_s,
+                time_s=self.now_s,
                 round=round_,
                 lost_rounds=lost,
                 checkpoint=checkpoint,
@@ -119,7 +120,7 @@ class Tidings:
         """A checkpoint is whole."""
         self._telemetry.emit(
             events.Checkpoint(
-                time_s=self._now_s,
+                time_s=self.now_s,
                 path=made.folder,
                 bytes=made.nbytes,
                 seconds=made.seconds,

@@ -206,7 +206,7 @@ class Simulation:
                 loss_rms=done.loss_rms,
                 local_s=local_s,
                 lag_s=0.0,
-                exchange_s=play.end_s - play.trains_s - local_s,
+                exchange_s=max(0.0, play.end_s - play.trains_s - local_s),
                 evaluation_s=0.0,
                 bytes_sent=self._bytes_sent(len(play.members)),
                 digest=state,

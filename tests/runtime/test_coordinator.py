@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from powertrip.exchange.errors import ExchangeError
 from powertrip.runtime.site import Site
+from powertrip.selection.policy import POLICIES
 from powertrip.telemetry import events
 from powertrip.training.digest import digest
 from tests.jobs import Killed, tell_gone
@@ -33,6 +35,20 @@ def test_equal_seeds_decide_alike_and_end_with_the_same_model(jobs):
     assert decisions(first) == decisions(second) != decisions(other)
     assert len({members for _, members, *_ in decisions(first)}) > 2
     assert first.summary.training_s == second.summary.training_s > 0
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_every_policy_runs(jobs, policy):
+    job = jobs.run(
+        f"selection.policy={policy}", "selection.k=1", "selection.adjustment_interval=1",
+        "goal.accuracy=null", "goal.max_rounds=6", "sites.count=2",
+    )  # fmt: skip
+    assert job.summary.rounds == 6
+    made = job.of(events.Decision)
+    assert len(made) == 5  # for rounds 1, 3, 4, 5 and 6
+    assert {decision.policy for decision in made} == {policy}
+    for event in job.of(events.Round):
+        assert len({site.site for site in event.sites}) == len(event.members) >= 1
 
 
 def test_the_run_ends_where_the_target_is_reached(jobs):
