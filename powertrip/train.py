@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+_TELLS_S = 10.0  # within which a machine's first process has found and told a mistake
 _LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 
 
@@ -53,6 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
 
 
+def _await_end(limit_s: float) -> None:
+    """Wait for the launcher's request to end."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.sigtimedwait({signal.SIGTERM}, limit_s)
+
+
 def _supervise(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
@@ -77,8 +84,12 @@ def _supervise(options: argparse.Namespace) -> int:
             presence = presence_listener(os.environ)
         setup = replace(setup, links=join_links(setup.config, world, os.environ))
     except PowerTripError as error:
-        if os.environ["LOCAL_RANK"] == "0":  # all processes of a machine find the same
+        # All processes of a machine find the same. The launcher ends them as soon as one has
+        # failed, which must not be before the first of them has told.
+        if os.environ["LOCAL_RANK"] == "0":
             print(f"powertrip: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        else:
+            _await_end(_TELLS_S)
         return error.exit_code
     roles: tuple[str, ...] = ("site",)
     site = site_of_rank(rank)
