@@ -118,9 +118,9 @@ class Coordinator:
         self._backlog: deque[Mail] = deque()
         self._replans = True
         self._setup, self._config, self._world = setup, setup.config, world
-        self._store, self._seal = plane.connect(), plane.seal
-        self._pen = Publisher(self._store, plane.seal, self._config, str(telemetry.run_dir))
-        self._inbox = Inbox(self._store, seal=plane.seal, sites=len(world.names), warn=self.warn)
+        store = plane.connect()
+        self._pen = Publisher(store, plane.seal, self._config, str(telemetry.run_dir))
+        self._inbox = Inbox(store, seal=plane.seal, sites=len(world.names), warn=self.warn)
         self._telemetry, self._tidings = telemetry, Tidings(telemetry, world.names)
 
         self._course: Course | None = None
@@ -523,11 +523,11 @@ class Coordinator:
         """Give the sites time to save the model, and to end."""
         sites = set(range(len(self._world.names)))
         deadline_s = time.monotonic() + self._config.runtime.stop_grace_s
-        left = sites - self._roster.away(self._round)
-        # What a site's two threads send may come in another order.
-        while (left := left - self._finished - self._roster.away(self._round)) or (
-            self._checkpoints.open
-        ):
+        while True:
+            left = sites - self._finished - self._roster.away(self._round)
+            # What a site's two threads send may come in another order.
+            if not left and not self._checkpoints.open:
+                return
             mail = self._receive_any(deadline_s)
             if mail is None and time.monotonic() >= deadline_s:
                 names = ", ".join(self._world.names[site] for site in sorted(left))

@@ -13,7 +13,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -205,18 +205,7 @@ def latest(run_dir: Path) -> Found:
     NoCheckpoint
         There is none.
     """
-    skipped: list[str] = []
-    for folder in _folders(run_dir):
-        try:
-            manifest = read_manifest(folder)
-            for entry in manifest.files:
-                with verified(folder, entry):
-                    pass
-        except CheckpointUnreadable as error:
-            skipped.append(f"{folder.name} is no use: {error}")
-            continue
-        return Found(folder, manifest, tuple(skipped))
-    raise NoCheckpoint(run_dir, skipped)
+    return _last(run_dir, _read_whole)
 
 
 def newest(run_dir: Path) -> Found:
@@ -227,13 +216,25 @@ def newest(run_dir: Path) -> Found:
     NoCheckpoint
         There is none.
     """
+    return _last(run_dir, read_manifest)
+
+
+def _last(run_dir: Path, read: Callable[[Path], Manifest]) -> Found:
     skipped: list[str] = []
     for folder in _folders(run_dir):
         try:
-            return Found(folder, read_manifest(folder), tuple(skipped))
+            return Found(folder, read(folder), tuple(skipped))
         except CheckpointUnreadable as error:
             skipped.append(f"{folder.name} is no use: {error}")
     raise NoCheckpoint(run_dir, skipped)
+
+
+def _read_whole(folder: Path) -> Manifest:
+    manifest = read_manifest(folder)
+    for entry in manifest.files:
+        with verified(folder, entry):
+            pass
+    return manifest
 
 
 def read_manifest(folder: Path) -> Manifest:
