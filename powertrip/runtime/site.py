@@ -150,6 +150,7 @@ class Site:
         self._probe_address = probe_address
         self._probing: Probing | None = None
         self._group: Group | None = None
+        self._group_since = 0
         self._aside = Aside()
         self._trial: HalfTrial | None = None
         self._round = 0
@@ -329,6 +330,7 @@ class Site:
             trained = self._replica.kept(round_) or self._train(begin, round_)
             if trained is None or not self._orders.await_commit(round_ - 1, begin, doing=round_):
                 return
+            self._groups.drop_standbys(before=self._group_since)
             self._complete(begin, round_, group, trained, joined)
             joined, self._joins_s = _Joined(0.0, 0), 0.0
 
@@ -350,8 +352,7 @@ class Site:
         group = self._groups.members(begin, limit_s)
         if group is not None:
             self._leave_group()
-            self._groups.drop_standbys(before=begin.generation)
-            self._group = group
+            self._group, self._group_since = group, begin.generation
             if handover is None:
                 self._transfer(group, begin, limit_s)
                 received = group.bytes_received
@@ -463,7 +464,7 @@ class Site:
         self._mean.update.copy_(trained.update)
         tried, self._trial = self._trial, self._new_trial(begin, round_, group, trained.weight)
         exchange_s = self._in_exchange(
-            begin, group, partial(self._exchange, group, trained, tried, self._trial)
+            begin, group, partial(self._exchange, group, self._mean, trained, tried, self._trial)
         )
         self._replica.step(round_, self._mean.update)
         self._model.vector.copy_(self._replica.vector)
@@ -508,14 +509,19 @@ class Site:
         self._round_start_s = time.monotonic()
 
     def _exchange(
-        self, group: Group, trained: Trained, tried: HalfTrial | None, trial: HalfTrial | None
+        self,
+        group: Group,
+        mean: WeightedMean,
+        trained: Trained,
+        tried: HalfTrial | None,
+        trial: HalfTrial | None,
     ) -> float:
         """Average the members' updates, which they may wait for until the round's limit.
 
-        Returns the seconds that it took, without what the trials of halves add.
+        Returns the seconds that it took, without what the trials of halves add. It may be left
+        behind before it has begun: what it changes is its own.
         """
         started_s = time.monotonic()
-        mean = self._mean
         if tried is not None:
             tried.forward()
         limit_s = self._orders.limit_s

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
@@ -183,13 +185,13 @@ def in_exchange(site: Site, name: str, round_: int, then) -> None:
         return
     exchange = site._exchange
 
-    def wrapped(group, trained, *trials):
+    def wrapped(group, *what):
         if site._round == round_:
             if then is killed:
                 site._orders.close()  # who is dead reads no log, and builds no groups
                 tell_gone(site)
             then(group)
-        return exchange(group, trained, *trials)
+        return exchange(group, *what)
 
     site._exchange = wrapped
 
@@ -225,6 +227,38 @@ def test_a_site_that_dies_in_an_exchange_costs_its_own_work_only(jobs):
     assert [count for count in map(trained.count, set(trained)) if count > 1] == []
     assert job.summary.exit_code == 3
     check_checkpoint(job, rounds=8)
+
+
+def test_an_exchange_that_is_left_behind_before_it_began_does_not_touch_the_next(jobs):
+    next_began, first_ended = threading.Event(), threading.Event()
+    calls = []
+
+    def sabotage(site: Site) -> None:
+        in_exchange(site, "virginia", 4, killed)
+        if site.name != "iowa":
+            return
+        exchange = site._exchange
+
+        def late(group, *what):
+            if site._round != 4:
+                return exchange(group, *what)
+            calls.append(group.generation)
+            if len(calls) == 2:
+                next_began.set()
+                assert first_ended.wait(10)
+                return exchange(group, *what)
+            assert next_began.wait(10)
+            try:
+                return exchange(group, *what)
+            finally:
+                first_ended.set()
+
+        site._exchange = late
+
+    job = jobs.run("sites.count=4", "selection.policy=all", "goal.max_rounds=6", sabotage=sabotage)
+    assert len(calls) == 2
+    assert [f.kind for f in job.of(events.Failure)] == ["SiteGone", "ExchangeFailed"]
+    assert [len(event.members) for event in job.of(events.Round)] == [4] * 3 + [3] * 3
 
 
 def test_a_site_that_is_back_gets_the_model_and_takes_part_again(jobs):
