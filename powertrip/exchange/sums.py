@@ -12,7 +12,7 @@ import torch
 
 Algorithm = Literal["ring", "mesh"]
 
-_FOLLOWS_S = 0.5
+_FOLLOWS_S = 0.2
 """How much longer a part of the sum is waited for than an addend: whoever misses an addend gives up
 first, and can say whose it is."""
 _SHORTEST_S = 1e-3  # of a wait: what has arrived already is never late

@@ -31,9 +31,11 @@ ENTRIES_KEPT = 64
 
 _BACKLOG = 4096
 _LENGTH_KEY = "log/length"
-_QUIET_SLICES = 4  # before a reader asks where the log ends, which takes it some round trips
 _LENGTH_DIGITS = 18
-_SLICE_S = 3.0  # how long a wait on the store lasts before its thread looks whether it should end
+_SLICE_S = 10.0
+"""How long a wait on the store lasts before its thread looks whether it should end. What comes just
+then is a round trip late, so it is longer than the limits after which a round is done again."""
+_CLOSE_S = 3.0
 
 StoreFactory = Callable[[], dist.Store]
 
@@ -221,18 +223,17 @@ class LogReader:
         try:
             plane, store = self._plane, self._plane.connect()
             store.set_timeout(timedelta(seconds=_SLICE_S))
-            index, slices = self._start, 0
+            index = self._start
             while not self._closed.is_set():
                 try:
                     # Not `wait` first, which `get` does by itself: far sites pay a trip for it.
                     data = store.get(f"log/{index}")
                 except dist.DistStoreError:
                     # Nothing new in this slice; a lost connection is another error.
-                    slices += 1
-                    if slices % _QUIET_SLICES == 0:
-                        self._check_place(store, index)
+                    self._check_place(store, index)
                     continue
-                slices = 0
+                if self._closed.is_set():
+                    return
                 entry = decode_entry(plane.seal.open_entry(index, data), plane.sites)
                 if isinstance(entry, Stop):
                     self.stop_seen.set()
@@ -283,9 +284,9 @@ class LogReader:
         return item
 
     def close(self) -> None:
-        """End the thread; bounded by the length of one wait on the store."""
+        """End the thread; one that is in the middle of a wait on the store ends with that."""
         self._closed.set()
-        self._thread.join(timeout=2 * _SLICE_S)
+        self._thread.join(timeout=_CLOSE_S)
 
 
 class Outbox:

@@ -228,5 +228,5 @@ class Orders:
         self._on_commit(round_)
 
     def close(self) -> None:
-        """End the reader; bounded by the length of one wait on the store."""
+        """End the reader; bounded."""
         self._reader.close()
