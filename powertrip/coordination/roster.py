@@ -5,10 +5,37 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
+from pydantic import BaseModel, ConfigDict
+
+from powertrip.coordination.messages import Number
+
 _BARRED_ROUNDS = 4
-_MOST_BARRED_ROUNDS = 64
+_MOST_DOUBLINGS = 4
 MOST_REJECTIONS = 3
 """Rejected updates with which a site takes no part any more."""
+
+
+class Record(BaseModel):
+    """What is held against a site that is there.
+
+    Attributes
+    ----------
+    site
+        Its index.
+    barred_until
+        The round from which it may take part again.
+    strikes
+        How often it was waited for in vain.
+    rejections
+        How many of its updates were rejected.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    site: Number
+    barred_until: Number = 0
+    strikes: Number = 0
+    rejections: Number = 0
 
 
 class Roster:
@@ -25,7 +52,6 @@ class Roster:
         self._barred_until: dict[int, int] = {}
         self._strikes: Counter[int] = Counter()
         self._rejections: Counter[int] = Counter()
-        self._quarantined: set[int] = set()
         self._incarnations: dict[int, int] = {}
         self._missed: dict[int, int] = {}
         self._standbys: dict[int, int | None] = {}
@@ -67,22 +93,20 @@ class Roster:
     def leave_out(self, sites: Iterable[int], round_: int) -> None:
         """Leave sites out that are there and were waited for in vain in a round."""
         for site in sites:
-            rounds = min(_BARRED_ROUNDS * 2 ** self._strikes[site], _MOST_BARRED_ROUNDS)
+            doublings = min(self._strikes[site], _MOST_DOUBLINGS)
             self._strikes[site] += 1
-            self._barred_until[site] = round_ + rounds
+            self._barred_until[site] = round_ + _BARRED_ROUNDS * 2**doublings
 
     def reject(self, site: int) -> bool:
         """A site's update was rejected; whether it is left out for good from here on."""
         self._rejections[site] += 1
-        if self._rejections[site] < MOST_REJECTIONS:
-            return False
-        self._quarantined.add(site)
-        return True
+        return self._rejections[site] >= MOST_REJECTIONS
 
     def away(self, round_: int) -> frozenset[int]:
         """Sites that can take no part in a round, as things stand."""
         barred = {site for site, until in self._barred_until.items() if round_ < until}
-        return frozenset(self._gone | barred | self._quarantined)
+        quarantined = {site for site, n in self._rejections.items() if n >= MOST_REJECTIONS}
+        return frozenset(self._gone | barred | quarantined)
 
     @property
     def gone(self) -> frozenset[int]:
@@ -98,6 +122,26 @@ class Roster:
         """Leave sites out no longer that were waited for in vain."""
         for site in sites:
             self._barred_until.pop(site, None)
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """What is held against sites, for another process of the coordinator."""
+        return tuple(
+            Record(
+                site=site,
+                barred_until=self._barred_until.get(site, 0),
+                strikes=self._strikes[site],
+                rejections=self._rejections[site],
+            )
+            for site in sorted({*self._barred_until, *self._strikes, *self._rejections})
+        )
+
+    def restore(self, records: Iterable[Record]) -> None:
+        """Go on from the `records` of the coordinator's process before."""
+        for record in records:
+            self._barred_until[record.site] = record.barred_until
+            self._strikes[record.site] = record.strikes
+            self._rejections[record.site] = record.rejections
 
     def note_standby(self, site: int, generation: int | None) -> None:
         """A member has told of which generation it has a standby group."""

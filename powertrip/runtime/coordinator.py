@@ -231,6 +231,7 @@ class Coordinator:
         # A process that has replaced one of these meanwhile holds nothing.
         for site, incarnation in enumerate(memory.incarnations):
             self._roster.arrive(site, incarnation)
+        self._roster.restore(memory.records)
         self._rounds.hold(memory.holders, course.digest if course.round else None)
         missing = set(range(len(self._world.names)))
         deadline_s = time.monotonic() + self._config.runtime.shortest_limit_s + _RECALL_S

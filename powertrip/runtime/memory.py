@@ -11,6 +11,7 @@ import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from powertrip.coordination.messages import Begin, Commit, Ready
+from powertrip.coordination.roster import Record
 from powertrip.runtime.control import job_store, store_errors
 from powertrip.runtime.errors import ControlPlaneError
 from powertrip.runtime.manifest import NoCheckpoint, newest
@@ -35,6 +36,8 @@ class Memory(BaseModel):
         Sites that hold the last commit.
     incarnations
         Which process of each site was known, in the sites' order.
+    records
+        What is held against sites.
     wall_time
         When, Unix seconds.
     run_dir
@@ -49,6 +52,7 @@ class Memory(BaseModel):
     course: dict[str, Any]
     holders: tuple[int, ...]
     incarnations: tuple[int, ...] = ()
+    records: tuple[Record, ...] = ()
     wall_time: float
     run_dir: str
 

@@ -132,6 +132,7 @@ class Publisher:
                 course=self._course.snapshot(),
                 holders=tuple(self._rounds.holders(self._course.round + 1)),
                 incarnations=tuple(roster.incarnation(site) for site in sites),
+                records=roster.records,
                 wall_time=time.time(),
                 run_dir=self._run_dir,
             ),

@@ -66,6 +66,20 @@ def test_rejections_leave_a_site_out_for_good(roster):
     assert roster.away(10**6) == {3}
 
 
+def test_what_is_held_against_sites_outlives_the_coordinators_process(roster):
+    roster.leave_out([1], 10)
+    for _ in range(MOST_REJECTIONS):
+        roster.reject(3)
+    roster.reject(0)
+    later = Roster()
+    later.restore(roster.records)
+    assert later.records == roster.records
+    assert later.away(13) == {1, 3}
+    assert later.away(14) == {3}
+    later.leave_out([1], 20)
+    assert later.away(27) == {1, 3}
+
+
 def test_a_standby_group_is_used_by_those_who_all_have_it_and_once(roster):
     for site, generation in enumerate((4, 4, 4)):
         roster.note_standby(site, generation)

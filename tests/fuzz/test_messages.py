@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from powertrip.config import default_path, load_config
 from powertrip.coordination.attempt import Attempt
 from powertrip.coordination.messages import Begin, Commit, Report
+from powertrip.coordination.roster import Record
 from powertrip.coordination.setup import Setup
 from powertrip.errors import PowerTripError
 from powertrip.runtime.attendance import Attendance
@@ -162,7 +163,7 @@ def note() -> dict:
     ready = state["observer"]["ready"]
     memory = Memory(
         entry=BEGIN, position=3, ready=ready, course=state, holders=(0, 1), wall_time=1.0,
-        run_dir="runs/x",
+        run_dir="runs/x", records=(Record(site=1, barred_until=9, strikes=2, rejections=1),),
     )  # fmt: skip
     return json.loads(memory.model_dump_json())
 
