@@ -198,7 +198,9 @@ def _apply(raw: dict[str, Any], text: str) -> str | None:
     key, equals, value = text.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
-        return f"{text!r} is no override; write key.sub=value, for example training.lr=0.05"
+        file = text.endswith((".yaml", ".yml"))
+        hint = f"; name a scenario by --config {text}" if file else ", for example training.lr=0.05"
+        return f"{text!r} is no override; write key.sub=value{hint}"
     try:
         parsed = parse_yaml(value)
     except yaml.YAMLError:

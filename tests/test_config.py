@@ -216,6 +216,7 @@ def test_an_override_reaches_a_missing_link_of_a_matrix(write):
     [
         ("training.lr", "'training.lr' is no override; write key.sub=value, for example"),
         ("=3", "'=3' is no override"),
+        ("my.yaml", "'my.yaml' is no override; write key.sub=value; name a scenario by --config"),
         ("training..lr=3", "'training..lr=3' is no override"),
         ("seed=[", "seed: '[' is not YAML; quote it"),
         ("name=2001-99-99", "name: '2001-99-99' is not YAML; quote it"),

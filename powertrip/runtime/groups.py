@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+import torch.distributed as dist
+
 from powertrip.coordination.messages import Begin
 from powertrip.exchange.errors import ExchangeError
 from powertrip.exchange.group import Backend, Group
@@ -38,7 +40,9 @@ class GroupBuilder:
     Parameters
     ----------
     connect
-        Makes store clients, one for each group that is being built.
+        Makes store clients, as many as groups are built at once. They are kept for the groups to
+        come: torch's store looks up the name of every peer that connects, and serves nobody
+        while it waits for that.
     site, name
         The site's number and name.
     backend, algorithm, timeout_s
@@ -63,6 +67,7 @@ class GroupBuilder:
         self._lock = threading.Lock()
         self._built: dict[_Order, Future[Group]] = {}
         self._threads: list[threading.Thread] = []
+        self._clients: list[dist.Store] = []
         self._closed = False
 
     def announce(self, begin: Begin) -> None:
@@ -179,8 +184,9 @@ class GroupBuilder:
     def _work(self, orders: list[_Order], futures: list[Future[Group]]) -> None:
         for order, future in zip(orders, futures, strict=True):
             try:
+                client = self._client()
                 group = Group(
-                    self._connect(),
+                    client,
                     generation=order.generation,
                     members=order.members,
                     site=self._site,
@@ -193,17 +199,25 @@ class GroupBuilder:
             except Exception as error:  # noqa: BLE001 (whoever takes the group is told)
                 _fail(future, error)
                 continue
+            with self._lock:
+                self._clients.append(client)
             try:
                 future.set_result(group)
             except InvalidStateError:  # nobody wants it any more
                 group.close()
+
+    def _client(self) -> dist.Store:
+        with self._lock:
+            if self._clients:
+                return self._clients.pop()
+        return self._connect()
 
     def close(self) -> None:
         """Close the groups that nobody has taken, and end the threads."""
         with self._lock:
             self._closed = True
             self._discard(list(self._built))
-            threads = self._threads
+            threads, self._clients = self._threads, []
         for thread in threads:
             thread.join(_CLOSE_LIMIT_S)
 

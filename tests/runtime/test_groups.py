@@ -77,6 +77,33 @@ def test_groups_are_built_as_soon_as_they_are_announced(builders):
         group.close()
 
 
+def test_one_client_of_the_store_serves_the_groups_that_come_one_after_the_other(jobs):
+    connect, connected = jobs.connector("clients"), []
+
+    def counted():
+        connected.append(threading.get_ident())
+        return connect()
+
+    made = [
+        GroupBuilder(
+            counted, site=site, name=f"site-{site}", backend="gloo", algorithm="mesh", timeout_s=10
+        )
+        for site in range(3)
+    ]
+    for generation, members in enumerate([(0, 1, 2), (0, 1), (0, 1, 2)], start=1):
+        entry = begin(generation, *members)
+        announce(made, entry)
+        groups = [made[site].members(entry, LIMIT_S) for site in members]
+        assert len(sums(groups)) == len(members)
+        if len(members) > 2:
+            wait_until(lambda: all(b.standby == generation for b in made))  # noqa: B023
+        for group in groups:
+            group.close()
+    assert len(connected) == 3
+    for builder in made:
+        builder.close()
+
+
 def test_a_set_that_follows_itself_keeps_its_group_in_whatever_order(builders):
     announce(builders, begin(1, 0, 1))
     standing = [builder.members(begin(1, 0, 1), LIMIT_S) for builder in builders]
