@@ -232,7 +232,7 @@ def load_site(folder: Path, site: int) -> dict[str, Tensor]:
     if read_manifest(folder).entry(name) is None:
         return {}
     content = _load(folder, name, {"site", "inner"})
-    if content["site"] != site or not _are_tensors(content["inner"]):
+    if not _is(content["site"], site) or not _are_tensors(content["inner"]):
         raise CheckpointUnreadable(f"{folder / name} holds something else than site {site}'s state")
     return dict(content["inner"])
 
@@ -248,7 +248,7 @@ def _load(folder: Path, name: str, keys: set[str]) -> dict[str, Any]:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # a file that was made up can fail anywhere in the reader
             raise CheckpointUnreadable(f"{folder / name} cannot be read: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    if not isinstance(content, dict) or not _is(content.get("format"), FORMAT):
         raise CheckpointUnreadable(f"{folder / name} is of no format that this PowerTrip knows")
     if content.keys() != keys | {"format"}:
         raise CheckpointUnreadable(f"{folder / name} lacks something, or holds more than it should")
@@ -260,6 +260,11 @@ def _alone(tensor: Tensor) -> Tensor:
     tensor = tensor.detach().cpu()
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     return tensor if whole else tensor.clone()
+
+
+def _is(value: object, number: int) -> bool:
+    # A tensor in its place has no truth value of its own.
+    return isinstance(value, int) and value == number
 
 
 def _are_tensors(value: object) -> bool:

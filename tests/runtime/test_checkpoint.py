@@ -155,6 +155,7 @@ def contents():
     }  # fmt: skip
     yield good | {"model": Surprise()}
     yield good | {"format": 1}
+    yield good | {"format": torch.ones(3)}
     yield good | {"digest": "0" * 32}
     yield good | {"more": 1}
     yield [1, 2]
