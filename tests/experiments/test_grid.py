@@ -139,6 +139,7 @@ def test_the_experiment_as_run_makes_the_same_cells(tmp_path):
         ),
         ("name: t\nquick: {axes: {p: null}}", "there is no such axis"),
         ("name: t\naxes: {p: {a: }}\nquick: {axes: {p: {b: }}}", "there is no label b"),
+        ("name: t\naxes: {p: {a: }}\nquick: {axes: {p: {a: {each: 5}}}}", "each"),
         ("name: t\nfigures: [{kind: line, x: k, y: rounds}]", "there is no column k"),
         ("name: t\naxes: {selection.k: [1]}\nfigures: [{kind: pie, x: k, y: rounds}]", "kind"),
         (
