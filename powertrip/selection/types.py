@@ -189,6 +189,8 @@ class Observation:
         put(self, "names", tuple(self.names))
         if self.names and len(self.names) != n:
             raise RecordError(f"observation.names: expected {n} names, got {len(self.names)}")
+        if set(map(type, self.names)) - {str}:
+            raise RecordError("observation.names: expected texts")
         if not (self.previous is None or isinstance(self.previous, Decision)):
             raise RecordError("observation.previous: expected a Decision or None")
         self._check_measured(n)

@@ -275,3 +275,5 @@ def test_sites_in_words_have_their_names_where_these_are_known(observe):
     assert named.listed(range(8)) == "a, b, c, d, e and 3 more"
     with pytest.raises(RecordError, match="expected 8 names, got 2"):
         seen.replace(names=("a", "b"))
+    with pytest.raises(RecordError, match="expected texts"):
+        seen.replace(names=(*"abcdefg", None))
