@@ -157,10 +157,10 @@ def _patched_axes(
                     del labels[label]
                 else:
                     before = axis[label] or {}
-                    labels[label] = together = {**before, **changes}
+                    labels[label] = merged = {**before, **changes}
                     each = before.get(EACH), changes.get(EACH)
                     if isinstance(each[0], dict) and isinstance(each[1], dict):
-                        together[EACH] = {**each[0], **each[1]}
+                        merged[EACH] = {**each[0], **each[1]}
     return patched
 
 
