@@ -150,7 +150,6 @@ class Site:
         self._probe_address = probe_address
         self._probing: Probing | None = None
         self._group: Group | None = None
-        self._group_since = 0
         self._aside = Aside()
         self._trial: HalfTrial | None = None
         self._round = 0
@@ -330,7 +329,7 @@ class Site:
             trained = self._replica.kept(round_) or self._train(begin, round_)
             if trained is None or not self._orders.await_commit(round_ - 1, begin, doing=round_):
                 return
-            self._groups.drop_standbys(before=self._group_since)
+            self._groups.drop_standbys(before=group.generation)
             self._complete(begin, round_, group, trained, joined)
             joined, self._joins_s = _Joined(0.0, 0), 0.0
 
@@ -352,7 +351,7 @@ class Site:
         group = self._groups.members(begin, limit_s)
         if group is not None:
             self._leave_group()
-            self._group, self._group_since = group, begin.generation
+            self._group = group
             if handover is None:
                 self._transfer(group, begin, limit_s)
                 received = group.bytes_received
