@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator
 
 from powertrip.config import default_path, parse_yaml, problems_in, read_yaml
 from powertrip.coordination.setup import Setup
@@ -40,13 +40,29 @@ _QUIET = (
 """Cells fill the cores themselves, and say nothing while they run."""
 
 
+MOST_CELLS = 1_000_000
+"""Cells of the largest experiment."""
+
+
+def _some_seeds(seeds: int | tuple[int, ...]) -> int | tuple[int, ...]:
+    if isinstance(seeds, int) and seeds > MOST_CELLS:
+        raise ValueError(f"that are more than {MOST_CELLS} cells")
+    listed = range(seeds) if isinstance(seeds, int) else seeds
+    if not listed or len(set(listed)) < len(listed) or min(listed) < 0:
+        raise ValueError("write how many seeds, at least 1, or a list of different ones from 0")
+    return seeds
+
+
+Seeds: TypeAlias = Annotated[int | tuple[int, ...], AfterValidator(_some_seeds)]
+
+
 class QuickSettings(Settings):
     """What a quick run of an experiment replaces, setting by setting."""
 
     scenario: str | None = None
     """Another scenario."""
 
-    seeds: int | tuple[int, ...] | None = None
+    seeds: Seeds | None = None
     """Other seeds."""
 
     settings: Overrides = Field(default_factory=dict)
@@ -54,10 +70,6 @@ class QuickSettings(Settings):
 
     axes: dict[str, Axis | None] = Field(default_factory=dict)
     """Labels' settings on top of the axes' own; null leaves a label, or an axis, out."""
-
-
-MOST_CELLS = 1_000_000
-"""Cells of the largest experiment."""
 
 
 class ExperimentSettings(Settings):
@@ -79,7 +91,7 @@ class ExperimentSettings(Settings):
     """What is varied; the cells are all combinations. An axis is either labels with the settings
     that each stands for, or, named as a setting is, a list of its values."""
 
-    seeds: int | tuple[int, ...] = 1
+    seeds: Seeds = 1
     """Seeds of which each combination is run with every one: how many from 0, or which."""
 
     figures: tuple[FigureSettings, ...] = ()
@@ -95,16 +107,6 @@ class ExperimentSettings(Settings):
             if not axis:
                 raise ValueError(f"{name} is empty; write labels with settings, or a list")
         return axes
-
-    @field_validator("seeds")
-    @classmethod
-    def _some_seeds(cls, seeds: int | tuple[int, ...]) -> int | tuple[int, ...]:
-        if isinstance(seeds, int) and seeds > MOST_CELLS:
-            raise ValueError(f"that are more than {MOST_CELLS} cells")
-        listed = range(seeds) if isinstance(seeds, int) else seeds
-        if not listed or len(set(listed)) < len(listed) or min(listed) < 0:
-            raise ValueError("write how many seeds, at least 1, or a list of different ones from 0")
-        return seeds
 
     @property
     def seed_list(self) -> tuple[int, ...]:

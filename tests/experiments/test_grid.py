@@ -125,6 +125,7 @@ def test_the_experiment_as_run_makes_the_same_cells(tmp_path):
         ("name: t\nseed: 4", "seed: unknown setting; did you mean seeds?"),
         ("name: t\nseeds: 0", "at least 1"),
         ("name: t\nseeds: [1, 1]", "a list of different ones"),
+        ("name: t\nquick: {seeds: 0}", "quick.seeds: write how many seeds, at least 1"),
         ("name: t\naxes: {k: {}}", "k is empty"),
         ("name: t\naxes: {policy: {a: {each: {selection.k: 3}}}}", "axes.policy.a.each: write"),
         ("name: t\naxes: {rounds: {a: {}}}", "a column is named rounds already"),
