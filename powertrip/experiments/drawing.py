@@ -31,6 +31,10 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 MARKERS = "osD^vP*X"
 
+_LETTERS_HIGH = 48  # of a line of text along a panel's height
+_LETTERS_WIDE = 60  # and along its width
+_LEVEL = 5  # bars' names up to which these are not written aslant
+
 
 def draw(
     figure: FigureSettings,
@@ -114,7 +118,7 @@ def _draw_points(
     together = [points for lines in parts for points in lines.values()]
     middles = [y for points in together for y in points.middle]
     factor, name = (1.0, ratio_name(figure)) if figure.relative_to else scale(figure.y, middles)
-    plots[0].set_ylabel(name)
+    plots[0].set_ylabel(textwrap.fill(name, _LETTERS_HIGH))
     highs = (y for points in together for y in points.high)
     top = 1.1 * max((y for y in (*middles, *highs) if math.isfinite(y)), default=1.0)
     places = _places(parts)
@@ -242,6 +246,9 @@ def _draw_bars(
             )
         plot.bar([math.nan], [math.nan], color=colour, label=label(by))
     plot.set_xlim(-0.6, len(position) - 0.4)
-    plot.set_xticks(range(len(position)), [label(x) for x in position])
-    if len(position) > 5:
+    texts = [label(x) for x in position]
+    if len(position) <= _LEVEL:
+        texts = [textwrap.fill(text, _LETTERS_WIDE // len(position)) for text in texts]
+    plot.set_xticks(range(len(position)), texts)
+    if len(position) > _LEVEL:
         plot.tick_params("x", rotation=30)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import matplotlib.image
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from powertrip.experiments import drawing
 from powertrip.experiments.drawing import draw
 from powertrip.experiments.figures import FigureSettings, curve_band, scale, summarised
 from powertrip.experiments.table import TableError
@@ -136,6 +138,24 @@ def test_figures_are_drawn_the_same_each_time(tmp_path, fields):
     assert drawn[0] == drawn[1]
     assert matplotlib.image.imread(path).std() > 0.05
     assert [p.name for p in tmp_path.iterdir()] == [f"{shown.file}.png"]
+
+
+def test_long_names_stay_within_the_figure(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(drawing.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    monkeypatch.setattr(drawing, "replace_file", lambda path, write: write(path))
+    names = [f"communication with {k} bits a number" for k in (4, 8, 16, 32)]
+    cells = [{**CELLS[0], "policy": name, "seed": seed} for name in names for seed in (0, 1)]
+    relative = {"policy": names[0]}
+    shown = figure(kind="bar", x="policy", best="k", relative_to=relative, inverse=True)
+    draw(shown, "Title", AXES, cells, ROUNDS, tmp_path)
+    (canvas,) = drawn
+    canvas.draw_without_rendering()
+    (plot,) = canvas.axes
+    texts = [plot.yaxis.label, *plot.get_xticklabels()]
+    boxes = [text.get_window_extent() for text in texts]
+    assert all(canvas.bbox.count_contains(box.get_points()) == 2 for box in boxes)
+    assert not any(a.overlaps(b) for a, b in itertools.pairwise(boxes[1:]))
 
 
 def test_cells_that_never_ran_are_left_out(tmp_path):
