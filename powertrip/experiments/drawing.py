@@ -247,8 +247,8 @@ def _draw_bars(
         plot.bar([math.nan], [math.nan], color=colour, label=label(by))
     plot.set_xlim(-0.6, len(position) - 0.4)
     texts = [label(x) for x in position]
-    if len(position) <= _LEVEL:
-        texts = [textwrap.fill(text, _LETTERS_WIDE // len(position)) for text in texts]
-    plot.set_xticks(range(len(position)), texts)
     if len(position) > _LEVEL:
         plot.tick_params("x", rotation=30)
+    else:
+        texts = [textwrap.fill(text, _LETTERS_WIDE // len(position)) for text in texts]
+    plot.set_xticks(range(len(position)), texts)
